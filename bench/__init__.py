@@ -1,0 +1,1 @@
+"""The side-by-side speed harness: `python -m bench list`, `run`, `report`. See `bench/README.md`."""

@@ -1,0 +1,107 @@
+"""The heap backend: state as Python objects in the memory of the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headrace.backends.elements import refuse_other_shape, rules_of
+from headrace.backends.heap.layout import HeapTable
+from headrace.backends.heap.options import HeapOptions
+from headrace.backends.heap.restore import restore_heap
+from headrace.backends.heap.snapshot import (
+    HeapSnapshot,
+    HeapView,
+    SerialisedSnapshot,
+    fork_snapshot,
+)
+from headrace.backends.heap.states import make_state
+from headrace.backends.snapshots import DOMAINS, label_of
+from headrace.checkpoint.handles import KeyedSnapshot
+from headrace.errors import JobDefinitionError
+from headrace.state.backend import BackendContext, FileStore, KeyContext, KeyedStateBackend
+from headrace.state.descriptors import StateDescriptor
+from headrace.state.timers import HeapTimerQueue
+
+
+class HeapBackend(KeyedStateBackend):
+    """Keeps the `KeyedStateBackend` contract with a dict per state; nothing touches the disk before a snapshot."""
+
+    def __init__(self, context: BackendContext, options: HeapOptions | None = None) -> None:
+        self.key_context = KeyContext()
+        self._context = context
+        self._options = options if options is not None else HeapOptions()
+        self._tables: dict[str, HeapTable] = {}
+        self._states: dict[str, Any] = {}
+        self._timers: dict[str, HeapTimerQueue] = {domain: HeapTimerQueue() for domain in DOMAINS}
+        self._writing: list[HeapSnapshot] = []
+
+    def state(self, descriptor: StateDescriptor) -> Any:
+        name, shape = descriptor.name, descriptor.shape
+        table = self._tables.get(name)
+        if table is not None:
+            refuse_other_shape(self._context.uid, table.shape, shape, restored=not table.claimed)
+            if table.claimed:
+                return self._states[name]
+        rules = rules_of(descriptor, self._context.uid, self._context.object_reuse)
+        if table is None:
+            table = self._tables[name] = HeapTable(shape)
+        table.claim(rules)
+        state = self._states[name] = make_state(descriptor, rules, table, self.key_context)
+        return state
+
+    def timers(self, domain: str) -> HeapTimerQueue:
+        queue = self._timers.get(domain)
+        if queue is None:
+            raise JobDefinitionError(f"There are no {domain!r} timers. Time domains are: {', '.join(DOMAINS)}.")
+        return queue
+
+    def keys(self, state_name: str, namespace: bytes = b"") -> Iterator[Any]:
+        table = self._tables.get(state_name)
+        if table is None:
+            return iter(())
+        # A list of them, so that the caller may clear what it visits.
+        return iter(list(table.spaces.get(namespace, ())))
+
+    def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> HeapSnapshot:
+        # The table is the only format of this backend, so `canonical` changes nothing.
+        context = self._context
+        tables = list(self._tables.values())
+        label = label_of(context, checkpoint_id, [table.shape for table in tables])
+        view = HeapView(
+            tables, [self._timers[domain] for domain in DOMAINS], context.key_groups, context.max_parallelism
+        )
+        work: HeapSnapshot | None = None
+        if self._options.asynchronous_snapshots and self._is_large():
+            work = fork_snapshot(label, view)
+        if work is None:
+            work = SerialisedSnapshot(label, view)
+        self._writing = [other for other in self._writing if not other.finished]
+        self._writing.append(work)
+        return work
+
+    def _is_large(self) -> bool:
+        threshold = self._options.fork_threshold
+        count = sum(len(queue) for queue in self._timers.values())
+        for table in self._tables.values():
+            count += table.entry_count(threshold)
+            if count > threshold:
+                return True
+        return count > threshold
+
+    def restore(self, snapshots: Sequence[KeyedSnapshot], store: FileStore) -> None:
+        restore_heap(snapshots, store, self._context, self._tables, self._timers)
+
+    def checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Nothing to release: a table shares no file with any other checkpoint."""
+
+    def entry_count(self) -> int:
+        return sum(table.entry_count() for table in self._tables.values())
+
+    def close(self) -> None:
+        for work in self._writing:
+            work.cancel()
+        self._writing.clear()
+        self._tables.clear()
+        self._states.clear()
+        self._timers.clear()

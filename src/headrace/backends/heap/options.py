@@ -1,0 +1,21 @@
+"""Settings of the heap backend; light, because they travel to every task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class HeapOptions:
+    """How the heap backend takes its snapshots."""
+
+    asynchronous_snapshots: bool = True
+    """Large states are written by a forked copy of the process while processing goes on; False: at once."""
+    fork_threshold: int = 50_000
+    """Up to so many entries writing them at once is quicker than a fork and its copied pages."""
+
+    def __post_init__(self) -> None:
+        if self.fork_threshold < 0:
+            raise ConfigurationError(f"fork_threshold is {self.fork_threshold}; it must be 0 (always fork) or more.")

@@ -1,0 +1,262 @@
+"""Snapshots of heap state: written at once when small, by a forked child when large.
+
+A fork is a copy-on-write view of the whole process for a few milliseconds of pause. The child writes
+the table into a pipe, the parent's background thread streams the pipe into checkpoint storage:
+
+    frame = kind u8 | length u32 (big-endian) | payload
+    kind  = 0 bytes of the table, 1 the table's index (the last frame), 2 an error as text (the last frame)
+
+The child lives in a process whose other threads have vanished, perhaps while they held a lock. So it
+imports, logs and prints nothing and starts no thread: it reads dicts, sorts, encodes, writes its pipe and ends
+by `os._exit`. It closes every descriptor it inherited, or the peers of this worker's sockets would not
+notice the worker's death while the child lives.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import TypeAlias
+
+from headrace.backends.heap.layout import HeapTable
+from headrace.backends.snapshots import SnapshotLabel, cancelled
+from headrace.backends.table import Rows, TableWriter, rows_of_timers, table_snapshot
+from headrace.checkpoint.handles import KeyedSnapshot
+from headrace.errors import CheckpointError, CheckpointFailure
+from headrace.state.backend import FileStore
+from headrace.state.timers import HeapTimerQueue
+
+_FRAME = Struct(">BI")
+_DATA, _INDEX, _ERROR = 0, 1, 2
+_FRAME_BYTES = 256 << 10
+_READ_BYTES = 1 << 20
+_HIGHEST_FD = os.sysconf("SC_OPEN_MAX")
+
+
+@dataclass(frozen=True, slots=True)
+class HeapView:
+    """All that a snapshot holds. Only good while nobody changes the state: at once, or in a forked child."""
+
+    tables: Sequence[HeapTable]
+    timers: Sequence[HeapTimerQueue]
+    groups: range
+    max_parallelism: int
+
+    def chunks(self, writer: TableWriter) -> Iterator[bytes]:
+        """The bytes of the table, in order of key group."""
+        columns: list[dict[int, Rows]] = [table.rows_by_group(self.max_parallelism) for table in self.tables]
+        columns += [rows_of_timers(queue, self.max_parallelism) for queue in self.timers]
+        encoders: list[Callable[[Rows], Rows]] = [table.encode_rows for table in self.tables]
+        encoders += [_as_they_are] * len(self.timers)
+        for group in self.groups:
+            states = (
+                (state, encoders[state](rows))
+                for state, found in enumerate(columns)
+                if (rows := found.pop(group, None)) is not None
+            )
+            yield from writer.group(group, states)
+
+
+def _as_they_are(rows: Rows) -> Rows:
+    return rows
+
+
+class SerialisedSnapshot:
+    """A snapshot whose bytes were made at the barrier; only the upload is left."""
+
+    def __init__(self, label: SnapshotLabel, view: HeapView) -> None:
+        self._label = label
+        writer = TableWriter()
+        self._chunks: list[bytes] = list(view.chunks(writer))
+        self._index = writer.index()
+        self._cancelled = False
+
+    @property
+    def finished(self) -> bool:
+        return True
+
+    def write(self, store: FileStore) -> KeyedSnapshot:
+        label = self._label
+        chunks, self._chunks = self._chunks, []
+        if self._cancelled:
+            raise cancelled(label)
+        files = (store.write(f"{label.file_name}.table", self._until_cancelled(chunks)),) if chunks else ()
+        return table_snapshot(label.groups, label.shapes, files, self._index)
+
+    def _until_cancelled(self, chunks: list[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            if self._cancelled:
+                raise cancelled(self._label)
+            yield chunk
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
+class ForkedSnapshot:
+    """A snapshot whose view lives in a forked child; made by `fork_snapshot`."""
+
+    def __init__(self, label: SnapshotLabel, pid: int, pipe: int) -> None:
+        self._label = label
+        self._pid = pid
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self._writing = False
+        self._cancelled = False
+        self._reaped = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether child and pipe are gone."""
+        return self._reaped
+
+    def write(self, store: FileStore) -> KeyedSnapshot:
+        label = self._label
+        with self._lock:
+            if self._cancelled:
+                raise cancelled(label)
+            self._writing = True
+        try:
+            frames = _Frames(self._pipe, label.checkpoint_id)
+            first = frames.next_data()
+            files = () if first is None else (store.write(f"{label.file_name}.table", self._stream(first, frames)),)
+            return table_snapshot(label.groups, label.shapes, files, frames.index)
+        except CheckpointError as error:
+            # A child that was killed by `cancel` looks like one that died; say what it was.
+            raise (cancelled(label) if self._cancelled else error) from None
+        finally:
+            with self._lock:
+                self._reap()
+
+    def _stream(self, first: bytes, frames: _Frames) -> Iterator[bytes]:
+        chunk: bytes | None = first
+        while chunk is not None:
+            yield chunk
+            chunk = frames.next_data()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._reaped:
+                return
+            os.kill(self._pid, signal.SIGKILL)
+            if not self._writing:
+                self._reap()
+
+    def _reap(self) -> None:
+        """Take the child's exit and close the pipe; the child ends at once when nobody reads it any more."""
+        if not self._reaped:
+            self._reaped = True
+            os.close(self._pipe)
+            os.waitpid(self._pid, 0)
+
+
+HeapSnapshot: TypeAlias = SerialisedSnapshot | ForkedSnapshot
+
+
+def fork_snapshot(label: SnapshotLabel, view: HeapView) -> ForkedSnapshot | None:
+    """Freeze the view in a child process; None where the system refuses a pipe or a process."""
+    try:
+        reader, writer = os.pipe()
+    except OSError:
+        return None
+    try:
+        pid = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        return None
+    if pid == 0:
+        _write_in_child(writer, view)
+    os.close(writer)
+    widen_pipe(reader)
+    return ForkedSnapshot(label, pid, reader)
+
+
+def _write_in_child(pipe: int, view: HeapView) -> None:
+    """The whole life of the child. Never returns."""
+    status = 1
+    try:
+        gc.disable()
+        os.closerange(0, pipe)
+        os.closerange(pipe + 1, _HIGHEST_FD)
+        try:
+            writer = TableWriter()
+            pending: list[bytes] = []
+            size = 0
+            for chunk in view.chunks(writer):
+                pending.append(chunk)
+                size += len(chunk)
+                if size >= _FRAME_BYTES:
+                    _send(pipe, _DATA, b"".join(pending))
+                    pending.clear()
+                    size = 0
+            if pending:
+                _send(pipe, _DATA, b"".join(pending))
+            _send(pipe, _INDEX, writer.index())
+            status = 0
+        except OSError:
+            pass  # nobody reads any more: cancelled, or the parent is gone
+        except Exception as error:
+            _send(pipe, _ERROR, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+    finally:
+        os._exit(status)
+
+
+def _send(pipe: int, kind: int, payload: bytes) -> None:
+    data = memoryview(_FRAME.pack(kind, len(payload)) + payload)
+    while data:
+        data = data[os.write(pipe, data) :]
+
+
+class _Frames:
+    """Reads the child's frames in the parent."""
+
+    def __init__(self, pipe: int, checkpoint_id: int) -> None:
+        self._pipe = pipe
+        self._checkpoint_id = checkpoint_id
+        self.index = b""
+
+    def next_data(self) -> bytes | None:
+        """The next bytes of the table; None at its end, when `index` is set."""
+        kind, length = _FRAME.unpack(self._exactly(_FRAME.size))
+        payload = self._exactly(length)
+        if kind == _DATA:
+            return payload
+        if kind == _ERROR:
+            raise CheckpointError(
+                CheckpointFailure.DECLINED,
+                self._checkpoint_id,
+                f"heap state could not be written ({payload.decode('utf-8', 'replace')})",
+            )
+        self.index = payload
+        return None
+
+    def _exactly(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            part = os.read(self._pipe, min(size, _READ_BYTES))
+            if not part:
+                raise CheckpointError(
+                    CheckpointFailure.DECLINED,
+                    self._checkpoint_id,
+                    "the process that wrote the heap snapshot ended early (killed, or out of memory)",
+                )
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def widen_pipe(pipe: int) -> None:
+    """Ask for a pipe of a megabyte: fewer switches between child and reader. A refusal does not matter."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        try:
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _READ_BYTES)
+        except OSError:
+            return

@@ -1,0 +1,170 @@
+"""The RocksDB backend: state larger than memory, on the local disk, with a cache of objects above it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from headrace.backends.elements import refuse_other_shape, rules_of
+from headrace.backends.rocksdb.cache import CachedState, CacheKeeper
+from headrace.backends.rocksdb.containers import RocksListState
+from headrace.backends.rocksdb.database import Database, load_rocksdict
+from headrace.backends.rocksdb.layout import group_bounds, prefix_for, split
+from headrace.backends.rocksdb.options import RocksDBOptions
+from headrace.backends.rocksdb.restore import DatabaseRestore
+from headrace.backends.rocksdb.snapshot import CanonicalSnapshot, NativeSnapshot
+from headrace.backends.rocksdb.states import make_state
+from headrace.backends.snapshots import DOMAINS, label_of
+from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
+from headrace.errors import JobDefinitionError
+from headrace.state.backend import BackendContext, FileStore, KeyContext, KeyedStateBackend
+from headrace.state.descriptors import StateDescriptor
+from headrace.state.timers import HeapTimerQueue
+
+DATABASE = "db"
+
+
+class RocksDBBackend(KeyedStateBackend):
+    """Keeps the `KeyedStateBackend` contract with one database under `context.local_dir`.
+
+    The database is opened at the first use and closed once. Timers are in memory.
+    """
+
+    def __init__(self, context: BackendContext, options: RocksDBOptions | None = None) -> None:
+        load_rocksdict()
+        self.key_context = KeyContext()
+        self._context = context
+        self._options = options if options is not None else RocksDBOptions()
+        self._path = context.local_dir / DATABASE
+        self._keeper: CacheKeeper | None = None
+        self._shapes: dict[str, StateShape] = {}
+        """Of every state in the database, declared or restored and not declared."""
+        self._states: dict[str, CachedState] = {}
+        self._positions: dict[str, int] = {}
+        self._timers: dict[str, HeapTimerQueue] = {domain: HeapTimerQueue() for domain in DOMAINS}
+        self._writing: list[NativeSnapshot | CanonicalSnapshot] = []
+        self._folders = count()
+        self._uploaded: dict[int, dict[str, StateFile]] = {}
+        """Table files of checkpoints that are written and not known to be complete, by checkpoint."""
+        self._complete: dict[str, StateFile] = {}
+        """Table files of the last completed checkpoint, by their name in this open database."""
+
+    def state(self, descriptor: StateDescriptor) -> Any:
+        name, shape = descriptor.name, descriptor.shape
+        known = self._shapes.get(name)
+        state = self._states.get(name)
+        if known is not None:
+            refuse_other_shape(self._context.uid, known, shape, restored=state is None)
+        if state is not None:
+            return state
+        rules = rules_of(descriptor, self._context.uid, self._context.object_reuse)
+        keeper = self._opened()
+        # A new column family must not appear in the middle of a checkpoint's files.
+        keeper.linked.wait()
+        state = make_state(descriptor, rules, keeper.database.family(name), keeper)
+        if isinstance(state, RocksListState):
+            state.position = self._positions.get(name, 0)
+        self._shapes[name] = shape
+        self._states[name] = state
+        return state
+
+    def _opened(self) -> CacheKeeper:
+        if self._keeper is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._keeper = self._keep(Database(self._path, self._options))
+        return self._keeper
+
+    def _keep(self, database: Database) -> CacheKeeper:
+        options = self._options
+        prefix = prefix_for(self._context.max_parallelism)
+        return CacheKeeper(database, prefix, self.key_context, options.cache_entries, options.dirty_limit)
+
+    def timers(self, domain: str) -> HeapTimerQueue:
+        queue = self._timers.get(domain)
+        if queue is None:
+            raise JobDefinitionError(f"There are no {domain!r} timers. Time domains are: {', '.join(DOMAINS)}.")
+        return queue
+
+    def keys(self, state_name: str, namespace: bytes = b"") -> Iterator[Any]:
+        if state_name not in self._shapes:
+            return
+        keeper = self._opened()
+        keeper.write_all()
+        start, stop = group_bounds(self._context.key_groups)
+        before: Any = None
+        # The scan sees the database as of now, so the caller may clear what it visits.
+        for raw, _ in keeper.database.family(state_name).scan(start, stop):
+            key, space, _ = split(raw)
+            if space == namespace and key != before:
+                before = key
+                yield key
+
+    def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> NativeSnapshot | CanonicalSnapshot:
+        keeper = self._opened()
+        keeper.write_all()  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
+        database = keeper.database
+        max_parallelism = self._context.max_parallelism
+        label = label_of(self._context, checkpoint_id, list(self._shapes.values()))
+        timers = [self._timers[domain].freeze() for domain in DOMAINS]
+        work: NativeSnapshot | CanonicalSnapshot
+        if canonical:
+            views = [database.family(name).freeze() for name in self._shapes]
+            work = CanonicalSnapshot(label, database, views, timers, max_parallelism)
+        else:
+            folder = self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}"
+            known = self._complete if self._options.incremental else None
+            work = NativeSnapshot(
+                label, folder, timers, self._next_positions(), max_parallelism, known, self._uploaded.__setitem__
+            )
+            keeper.linked.clear()
+            threading.Thread(
+                target=work.link, args=(database, keeper.linked), name=f"link-{checkpoint_id}", daemon=True
+            ).start()
+        self._writing = [other for other in self._writing if not other.finished]
+        self._writing.append(work)
+        return work
+
+    def _next_positions(self) -> dict[str, int]:
+        # States that were restored and never declared keep the positions they came with.
+        declared = {name: state.position for name, state in self._states.items() if isinstance(state, RocksListState)}
+        return {**self._positions, **declared}
+
+    def restore(self, snapshots: Sequence[KeyedSnapshot], store: FileStore) -> None:
+        if not snapshots:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        restore = DatabaseRestore(self._context, self._options, self._path, store)
+        self._keeper = self._keep(restore.run(snapshots, self._timers))
+        self._shapes.update(restore.shapes)
+        self._positions.update(restore.positions)
+        for name in restore.shapes:
+            self._keeper.database.family(name)
+
+    def checkpoint_complete(self, checkpoint_id: int) -> None:
+        files = self._uploaded.pop(checkpoint_id, None)
+        if files is not None:
+            self._complete = files
+        for older in [known for known in self._uploaded if known < checkpoint_id]:
+            del self._uploaded[older]
+
+    def entry_count(self) -> int:
+        if self._keeper is None:
+            return 0
+        return sum(family.estimated_count() for family in self._keeper.database.families.values())
+
+    def close(self) -> None:
+        for work in self._writing:
+            work.cancel()
+        self._writing.clear()
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.linked.wait()
+            self._states.clear()
+            keeper.states.clear()
+            keeper.database.close()
+        for path in self._context.local_dir.glob("*"):
+            if path.name == DATABASE or path.name.startswith(("links-", "restore-")):
+                shutil.rmtree(path, ignore_errors=True)

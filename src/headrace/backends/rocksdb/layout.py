@@ -1,0 +1,90 @@
+"""Key layout of keyed state in RocksDB. One column family per state, named `state:` and the state's name:
+
+    key_group u16 | key_len u32 | key | namespace_len u16 | namespace | entry      (big-endian)
+
+Byte order is key-group order, so a key group is one range of every family. Lengths make the parts
+unambiguous: everything under one key and namespace is one range too, and no key is a prefix of another's.
+
+    key         `state.keys.encode_key`
+    namespace   empty for the void namespace, else what the window operator made of the window
+    entry       value, reducing, aggregating: empty
+                list: u64, growing with every addition to that state in this subtask, so that adding reads nothing
+                map: the encoded map key
+
+Values are in the codec of the state. Timers are not in the database; see `snapshot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, TypeAlias
+
+from headrace.errors import DamagedCheckpointError, JobDefinitionError
+from headrace.state.key_groups import key_group
+from headrace.state.keys import decode_key, encode_key
+
+FAMILY_PREFIX = "state:"
+GROUP = Struct(">H")
+POSITION = Struct(">Q")
+
+_HEAD = Struct(">HI")
+_NAMESPACE = Struct(">H")
+_VOID = _NAMESPACE.pack(0)
+
+Prefix: TypeAlias = Callable[[Any, bytes], bytes]
+"""The bytes under which all entries of a stored key and a namespace lie."""
+
+
+def family_of(state_name: str) -> str:
+    """The column family of a state. The prefix keeps a state called "default" apart from RocksDB's own."""
+    return FAMILY_PREFIX + state_name
+
+
+def prefix_for(max_parallelism: int) -> Prefix:
+    """`prefix(stored key, namespace)` for that number of key groups."""
+    head = _HEAD.pack
+
+    def prefix(key: Any, namespace: bytes) -> bytes:
+        raw = encode_key(key)
+        start = head(key_group(key, max_parallelism), len(raw))
+        return start + raw + (_VOID if not namespace else _namespace(namespace))
+
+    return prefix
+
+
+def _namespace(namespace: bytes) -> bytes:
+    if len(namespace) > 0xFFFF:
+        raise JobDefinitionError(
+            f"A namespace of keyed state has {len(namespace)} bytes; at most 65535 can be kept. Use shorter ones."
+        )
+    return _NAMESPACE.pack(len(namespace)) + namespace
+
+
+def split(raw: bytes) -> tuple[Any, bytes, bytes]:
+    """(stored key, namespace, entry) of a database key; its key group is the first two bytes."""
+    try:
+        _, key_length = _HEAD.unpack_from(raw)
+        key_end = _HEAD.size + key_length
+        (space_length,) = _NAMESPACE.unpack_from(raw, key_end)
+        space_start = key_end + _NAMESPACE.size
+        space_end = space_start + space_length
+        if space_end > len(raw):
+            raise ValueError
+        return decode_key(raw[_HEAD.size : key_end]), raw[space_start:space_end], raw[space_end:]
+    except Exception as error:
+        raise DamagedCheckpointError(
+            f"A database key of {len(raw)} bytes ({raw[:16].hex(' ')}…) is not in the layout of keyed state. "
+            "Restore from another checkpoint."
+        ) from error
+
+
+def after(prefix: bytes) -> bytes:
+    """The smallest bytes above all that begin with `prefix`; there are such, because no key group is 0xFFFF."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1])
+
+
+def group_bounds(groups: range) -> tuple[bytes, bytes]:
+    """Where the key groups begin and end in every family."""
+    return GROUP.pack(groups.start), GROUP.pack(groups.stop)

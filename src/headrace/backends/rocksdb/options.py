@@ -1,0 +1,43 @@
+"""Settings of the RocksDB backend; light, because they travel to every task. RocksDB itself is not imported here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from headrace.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDBOptions:
+    """How one subtask's database and the object cache above it are sized. All sizes are per subtask."""
+
+    incremental: bool = True
+    """Upload only files that the last completed checkpoint does not have; False: all of them, every time."""
+    cache_entries: int = 200_000
+    """Decoded entries kept in memory above the database, over all states; half a KiB of a value counts as one more."""
+    dirty_limit: int = 10_000
+    """Changed entries not yet in the database, over all states. The barrier waits for them to be written."""
+    write_buffer_mb: int = 16
+    """What RocksDB collects in memory before it makes a file; the barrier's background part flushes it."""
+    block_cache_mb: int = 64
+    """RocksDB's cache of uncompressed blocks, shared by all states."""
+    block_size_kb: int = 8
+    max_open_files: int = 256
+    """Open files keep their index and filter in memory, outside of the block cache."""
+    background_jobs: int = 2
+    """Threads for flushes and compactions."""
+    target_file_mb: int = 16
+    """Size of the files that compaction makes; smaller ones are more often reused by the next checkpoint."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "incremental" and (not isinstance(value, int) or value < 1):
+                raise ConfigurationError(
+                    f"RocksDBOptions.{field.name} is {value!r}; it must be a whole number from 1 up."
+                )
+        if self.cache_entries < self.dirty_limit:
+            raise ConfigurationError(
+                f"RocksDBOptions.cache_entries ({self.cache_entries}) is below dirty_limit ({self.dirty_limit}); "
+                "raise the one or lower the other."
+            )

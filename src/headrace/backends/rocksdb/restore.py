@@ -1,0 +1,204 @@
+"""Restoring RocksDB state.
+
+The snapshot of exactly these key groups is a database already: its files are fetched and opened. In all
+other cases (another parallelism, a savepoint, a checkpoint of the heap backend) entries within the subtask's key
+groups are copied into an empty database.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.backends.elements import refuse_other_shape
+from headrace.backends.rocksdb.database import Database, Family
+from headrace.backends.rocksdb.layout import POSITION, Prefix, group_bounds, prefix_for
+from headrace.backends.rocksdb.options import RocksDBOptions
+from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, DatabaseDetails
+from headrace.backends.table import FORMAT as TABLE
+from headrace.backends.table import Rows, read_table, timers_of_rows
+from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
+from headrace.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
+from headrace.state.backend import BackendContext, FileStore
+from headrace.state.timers import HeapTimerQueue, Timer
+
+_BATCH = 1000
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_decode_details = msgspec.msgpack.Decoder(DatabaseDetails).decode
+
+
+class DatabaseRestore:
+    """Brings snapshots into a database of one subtask. Used once."""
+
+    def __init__(self, context: BackendContext, options: RocksDBOptions, path: Path, store: FileStore) -> None:
+        self._context = context
+        self._options = options
+        self._path = path
+        self._store = store
+        self._prefix: Prefix = prefix_for(context.max_parallelism)
+        self.shapes: dict[str, StateShape] = {}
+        """Of every restored state, by name."""
+        self.positions: dict[str, int] = {}
+        """By list state: the number that the next element gets."""
+        self._timers: dict[str, list[Timer]] = {}
+
+    def run(self, snapshots: Sequence[KeyedSnapshot], timers: dict[str, HeapTimerQueue]) -> Database:
+        """The database with all entries of the subtask's key groups; `timers` are filled."""
+        for snapshot in snapshots:
+            if snapshot.format not in (FORMAT, TABLE):
+                raise UnsupportedFormatError(
+                    f'Keyed state of operator "{self._context.uid}" is in the format "{snapshot.format}", which this '
+                    f'release does not read (it reads "{FORMAT}" and "{TABLE}"). Restore with a newer release.'
+                )
+            for shape in snapshot.shapes:
+                if shape.kind != "timers":
+                    known = self.shapes.setdefault(shape.name, shape)
+                    refuse_other_shape(self._context.uid, known, shape, restored=True)
+        groups = self._context.key_groups
+        if (
+            len(snapshots) == 1
+            and snapshots[0].format == FORMAT
+            and (snapshots[0].first_group, snapshots[0].last_group) == (groups.start, groups.stop - 1)
+        ):
+            database = self._whole(snapshots[0])
+        else:
+            database = Database(self._path, self._options)
+            try:
+                for number, snapshot in enumerate(snapshots):
+                    if snapshot.format == FORMAT:
+                        self._part(snapshot, database, self._path.with_name(f"restore-{number}"))
+                    else:
+                        self._rows(snapshot, database)
+            except BaseException:
+                database.close()
+                raise
+        for domain, found in self._timers.items():
+            # Sorted within a key group only; the stable sort keeps the order of equal times.
+            found.sort(key=lambda timer: timer[0])
+            timers.setdefault(domain, HeapTimerQueue()).load(found)
+        return database
+
+    def _whole(self, snapshot: KeyedSnapshot) -> Database:
+        details = self._fetch(snapshot, self._path)
+        self.positions.update(details.positions)
+        self._take_timers(snapshot, details)
+        return self._open(self._path, read_only=False)
+
+    def _part(self, snapshot: KeyedSnapshot, database: Database, folder: Path) -> None:
+        """Copy the wanted key groups of another subtask's database."""
+        try:
+            details = self._fetch(snapshot, folder)
+            for state, position in details.positions.items():
+                self.positions[state] = max(position, self.positions.get(state, 0))
+            self._take_timers(snapshot, details)
+            source = self._open(folder, read_only=True)
+            try:
+                start, stop = group_bounds(self._context.key_groups)
+                for name, family in source.families.items():
+                    _copy(database, database.family(name), family.scan(start, stop))
+            finally:
+                source.close()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _rows(self, snapshot: KeyedSnapshot, database: Database) -> None:
+        """Insert the wanted key groups of a table."""
+        if len(snapshot.files) > 1:
+            raise DamagedCheckpointError(
+                f'The table of operator "{self._context.uid}" has {len(snapshot.files)} files instead of one. '
+                "Restore from another checkpoint."
+            )
+        file = snapshot.files[0] if snapshot.files else None
+        shapes = snapshot.shapes
+        wanted = read_table(file, snapshot.details, len(shapes), self._store, self._context.key_groups)
+        for _, state, rows in wanted:
+            shape = shapes[state]
+            if shape.kind == "timers":
+                self._timers.setdefault(shape.name, []).extend(timers_of_rows(rows))
+                continue
+            if shape.kind == "list" and rows.entries:
+                # Entries of one list are in order, and no other snapshot holds the same key.
+                last = max(int.from_bytes(entry, "big") for entry in rows.entries)
+                if last >= 1 << 63 or any(len(entry) != POSITION.size for entry in rows.entries):
+                    raise DamagedCheckpointError(f'An element of list state "{shape.name}" has no valid position.')
+                self.positions[shape.name] = max(last + 1, self.positions.get(shape.name, 0))
+            _copy(database, database.family(shape.name), self._entries(rows, shape))
+
+    def _entries(self, rows: Rows, shape: StateShape) -> Iterator[tuple[bytes, bytes]]:
+        count = len(rows.keys)
+        if rows.values is None or (rows.entries is None) == (shape.kind in ("list", "map")):
+            raise DamagedCheckpointError(
+                f'Rows of state "{shape.name}" lack the columns of a {shape.kind} state. '
+                "Restore from another checkpoint."
+            )
+        namespaces = rows.namespaces or [b""] * count
+        entries = rows.entries or [b""] * count
+        prefix = self._prefix
+        for key, namespace, entry, value in zip(rows.keys, namespaces, entries, rows.values, strict=True):
+            yield prefix(key, namespace) + entry, value
+
+    def _fetch(self, snapshot: KeyedSnapshot, folder: Path) -> DatabaseDetails:
+        """Bring the files of a native snapshot into a folder that is made for it."""
+        try:
+            details = _decode_details(snapshot.details)
+        except msgspec.MsgspecError as error:
+            raise DamagedCheckpointError(
+                f'The file list of operator "{self._context.uid}" cannot be decoded ({error}). '
+                "Restore from another checkpoint."
+            ) from error
+        if details.version != VERSION:
+            raise UnsupportedFormatError(
+                f'RocksDB state of operator "{self._context.uid}" has format version {details.version}; this release '
+                f"of Headrace reads version {VERSION}. Restore it with the release that wrote it, or a newer one."
+            )
+        if len(snapshot.files) != len(details.names) + bool(details.timers):
+            raise DamagedCheckpointError(
+                f'Operator "{self._context.uid}" names {len(details.names)} database files but has '
+                f"{len(snapshot.files)}. Restore from another checkpoint."
+            )
+        folder.mkdir(parents=True)
+        for name, file in zip(details.names, snapshot.files, strict=False):
+            if not _FILE_NAME.match(name):
+                raise DamagedCheckpointError(
+                    f"{name!r} is no name of a database file. Restore from another checkpoint."
+                )
+            self._store.fetch(file, folder / name)
+        return details
+
+    def _take_timers(self, snapshot: KeyedSnapshot, details: DatabaseDetails) -> None:
+        if not details.timers:
+            return
+        file: StateFile = snapshot.files[-1]
+        shapes = snapshot.shapes
+        groups = self._context.key_groups
+        for _, state, rows in read_table(file, details.timers, len(shapes), self._store, groups):
+            self._timers.setdefault(shapes[state].name, []).extend(timers_of_rows(rows))
+
+    def _open(self, folder: Path, *, read_only: bool) -> Database:
+        try:
+            return Database(folder, self._options, read_only=read_only)
+        except StorageError as error:
+            raise DamagedCheckpointError(
+                f'The database of operator "{self._context.uid}" was fetched whole but cannot be opened: {error}. '
+                "Restore from another checkpoint."
+            ) from error
+
+
+def _copy(database: Database, family: Family, entries: Iterator[tuple[bytes, bytes]]) -> None:
+    batch: Any = None
+    count = 0
+    for raw, value in entries:
+        if batch is None:
+            batch = database.batch(family)
+        batch[raw] = value
+        count += 1
+        if count == _BATCH:
+            database.write(batch)
+            batch, count = None, 0
+    if batch is not None:
+        database.write(batch)

@@ -1,0 +1,275 @@
+"""Snapshots of RocksDB state.
+
+*Native* (`format = "rocksdb"`): the files of the database. Steps, numbered as in the code:
+
+    1  at the barrier: changed entries go from the cache into the database; timers are copied
+    2  on a thread of its own, at once: flush and hard-link the files into a folder beside the database;
+       until that is done nothing is written to the database, and processing goes on in the cache
+    3  in the background: upload. Table files (.sst) never change, so one that the last completed checkpoint has
+       is named again instead of uploaded again (by its local name, which is good for this open database only)
+    4  the folder of links is removed, also when the checkpoint is aborted
+
+`files` holds the database's files in the order of `DatabaseDetails.names`, then, if there are timers, one table
+of them in the canonical format.
+
+*Canonical* (savepoints): the table format, read from a frozen view of each column family.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.backends.rocksdb.database import Database
+from headrace.backends.rocksdb.layout import GROUP, POSITION, split
+from headrace.backends.snapshots import SnapshotLabel, cancelled
+from headrace.backends.table import Rows, TableWriter, rows_of_timers, table_snapshot
+from headrace.checkpoint.handles import KeyedSnapshot, StateFile
+from headrace.errors import StorageError
+from headrace.state.backend import FileStore
+from headrace.state.timers import FrozenTimers
+
+FORMAT = "rocksdb"
+VERSION = 1
+TABLE_FILE = ".sst"
+
+_CHUNK = 1 << 20
+_ROWS = 4096
+_LEFT_OUT = ("LOCK", "LOG", "IDENTITY")
+"""Files that belong to the running database, not to its contents."""
+
+
+class DatabaseDetails(msgspec.Struct, frozen=True):
+    """What `details` of a native snapshot holds."""
+
+    version: int
+    names: tuple[str, ...]
+    """Local names of the database's files, in the order of `KeyedSnapshot.files`."""
+    positions: dict[str, int]
+    """By list state: the number that the next element gets."""
+    timers: bytes = b""
+    """Index of the table of timers, the last of the files; empty if there is none."""
+
+
+class NativeSnapshot:
+    """The files of the database as of the barrier."""
+
+    def __init__(
+        self,
+        label: SnapshotLabel,
+        folder: Path,
+        timers: list[FrozenTimers],
+        positions: dict[str, int],
+        max_parallelism: int,
+        known: dict[str, StateFile] | None,
+        remember: Callable[[int, dict[str, StateFile]], None],
+    ) -> None:
+        """`known`: table files of the last completed checkpoint by local name; None: nothing is shared."""
+        self._label = label
+        self._folder = folder
+        self._timers = timers
+        self._positions = positions
+        self._max_parallelism = max_parallelism
+        self._known = known
+        self._remember = remember
+        self._lock = threading.Lock()
+        self._linked = threading.Event()
+        self._failure: StorageError | None = None
+        self._writing = False
+        self._cancelled = False
+        self._removed = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the folder of links is gone."""
+        return self._removed
+
+    def link(self, database: Database, done: threading.Event) -> None:
+        """Step 2. Runs on a thread of its own; sets `done` when the database may be written again."""
+        try:
+            database.link(self._folder)
+        except StorageError as error:
+            self._failure = error
+        finally:
+            done.set()
+            with self._lock:
+                self._linked.set()
+                if self._cancelled and not self._writing:
+                    self._remove()
+
+    def write(self, store: FileStore) -> KeyedSnapshot:
+        label = self._label
+        with self._lock:
+            if self._cancelled:
+                raise cancelled(label)
+            self._writing = True
+        try:
+            self._linked.wait()
+            if self._failure is not None:
+                raise self._failure
+            return self._upload(store)
+        except OSError:
+            # Closing the backend takes the links away under an upload that was cancelled.
+            if self._cancelled:
+                raise cancelled(label) from None
+            raise
+        finally:
+            with self._lock:
+                self._remove()  # Step 4
+
+    def _upload(self, store: FileStore) -> KeyedSnapshot:
+        """Step 3."""
+        label, known = self._label, self._known
+        names: list[str] = []
+        files: list[StateFile] = []
+        shared: dict[str, StateFile] = {}
+        for path in sorted(self._folder.iterdir()):
+            name = path.name
+            # With the write-ahead log off a log file is an empty leftover.
+            if name.startswith(_LEFT_OUT) or (name.endswith(".log") and not path.stat().st_size):
+                continue
+            self._stop_if_cancelled()
+            if name.endswith(TABLE_FILE) and known is not None:
+                file = known.get(name) or store.write_shared(path)
+                shared[name] = file
+            else:
+                file = store.write(f"{label.file_name}-{name}", self._chunks(path))
+            names.append(name)
+            files.append(file)
+        writer = TableWriter()
+        chunks = list(_timer_chunks(writer, label, self._timers, self._max_parallelism))
+        if chunks:
+            files.append(store.write(f"{label.file_name}-timers", chunks))
+        details = DatabaseDetails(VERSION, tuple(names), self._positions, writer.index() if chunks else b"")
+        self._remember(label.checkpoint_id, shared)
+        groups = label.groups
+        return KeyedSnapshot(
+            FORMAT, groups.start, groups.stop - 1, label.shapes, tuple(files), msgspec.msgpack.encode(details)
+        )
+
+    def _chunks(self, path: Path) -> Iterator[bytes]:
+        with path.open("rb") as source:
+            while chunk := source.read(_CHUNK):
+                self._stop_if_cancelled()
+                yield chunk
+
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled:
+            raise cancelled(self._label)
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            if self._linked.is_set() and not self._writing:
+                self._remove()
+
+    def _remove(self) -> None:
+        if not self._removed:
+            self._removed = True
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _timer_chunks(
+    writer: TableWriter, label: SnapshotLabel, timers: list[FrozenTimers], max_parallelism: int
+) -> Iterator[bytes]:
+    """A table of the timers alone; their states are the last of the shapes, as in a table of everything."""
+    first = len(label.shapes) - len(timers)
+    columns = [rows_of_timers(frozen, max_parallelism) for frozen in timers]
+    for group in label.groups:
+        yield from writer.group(group, _of_group(columns, first, group))
+
+
+def _of_group(columns: list[dict[int, Rows]], first: int, group: int) -> Iterator[tuple[int, Rows]]:
+    for state, found in enumerate(columns, first):
+        if group in found:
+            yield state, found[group]
+
+
+class CanonicalSnapshot:
+    """A savepoint's table, read from views that were frozen at the barrier."""
+
+    def __init__(
+        self,
+        label: SnapshotLabel,
+        database: Database,
+        views: list[Any],
+        timers: list[FrozenTimers],
+        max_parallelism: int,
+    ) -> None:
+        """`views` are frozen column families in the order of the label's shapes."""
+        self._label = label
+        self._database = database
+        self._views = views
+        self._timers = timers
+        self._max_parallelism = max_parallelism
+        self._cancelled = False
+
+    @property
+    def finished(self) -> bool:
+        return not self._views
+
+    def write(self, store: FileStore) -> KeyedSnapshot:
+        label = self._label
+        writer = TableWriter()
+        try:
+            chunks = self._chunks(writer)
+            first = next(chunks, None)
+            files = () if first is None else (store.write(f"{label.file_name}.table", _joined(first, chunks)),)
+            return table_snapshot(label.groups, label.shapes, files, writer.index())
+        finally:
+            # A view keeps old files of the database alive.
+            self._views = []
+
+    def _chunks(self, writer: TableWriter) -> Iterator[bytes]:
+        columns = [rows_of_timers(frozen, self._max_parallelism) for frozen in self._timers]
+        for group in self._label.groups:
+            yield from writer.group(group, self._group(group, columns))
+
+    def _group(self, group: int, columns: list[dict[int, Rows]]) -> Iterator[tuple[int, Rows]]:
+        start, stop = GROUP.pack(group), GROUP.pack(group + 1)
+        for state, view in enumerate(self._views):
+            items = self._database.items(view, start, stop)
+            for rows in _rows_of(items, self._label.shapes[state].kind):
+                if self._cancelled:
+                    raise cancelled(self._label)
+                yield state, rows
+        yield from _of_group(columns, len(self._views), group)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
+def _joined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _rows_of(items: Iterable[tuple[bytes, bytes]], kind: str) -> Iterator[Rows]:
+    """Rows of database entries, some thousand at a time; elements of a list are numbered from 0."""
+    has_entries = kind in ("list", "map")
+    keys: list[Any] = []
+    namespaces: list[bytes] = []
+    entries: list[bytes] = []
+    values: list[bytes] = []
+    owner: tuple[Any, bytes] | None = None
+    position = 0
+    for raw, value in items:
+        key, namespace, entry = split(raw)
+        if kind == "list":
+            position = position + 1 if owner == (key, namespace) else 0
+            owner = (key, namespace)
+            entry = POSITION.pack(position)
+        keys.append(key)
+        namespaces.append(namespace)
+        entries.append(entry)
+        values.append(value)
+        if len(keys) == _ROWS:
+            yield Rows(keys, namespaces if any(namespaces) else None, entries if has_entries else None, values)
+            keys, namespaces, entries, values = [], [], [], []
+    if keys:
+        yield Rows(keys, namespaces if any(namespaces) else None, entries if has_entries else None, values)

@@ -1,0 +1,183 @@
+"""Who runs a job right now.
+
+    <job_id>/lease-000004     JSON: owner, pid, host, machine, process, renewed_ms, released
+
+A lease is a *generation*: to take over is to create the next number, exclusively, so of two that try one
+wins. The owner renews its own file and steps back when it finds a higher number. The lease keeps two
+drivers from working against each other; that nothing breaks even then is the job of the attempts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError
+from headrace.errors import FencedError, JobOwnedError, StorageError
+
+RENEW_MS = 2_000
+EXPIRE_MS = 10_000
+
+
+class LeaseRecord(msgspec.Struct, frozen=True):
+    """The contents of a lease file."""
+
+    owner: str
+    """A random token: tells two leases of one process apart."""
+    pid: int
+    host: str
+    machine: str
+    """Boot and pid namespace: only within the same one does a pid mean the same process."""
+    process: str
+    """When the process started, so that a reused pid is not taken for it."""
+    renewed_ms: int
+    released: bool = False
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Lease:
+    """The lease of one job. The driver acquires it at the start and calls `renew` at least every two seconds."""
+
+    def __init__(
+        self, storage: CheckpointStorage, job_id: str, *, clock_ms: Callable[[], int] = _wall_clock_ms
+    ) -> None:
+        self._storage = storage
+        self._job_id = job_id
+        self._clock_ms = clock_ms
+        self._owner = uuid.uuid4().hex
+        self._generation = 0
+        self._renewed_ms = 0
+
+    def acquire(self, take_over: bool = False) -> None:
+        """Become the owner, or raise `JobOwnedError`. `take_over` does so even against a live one."""
+        for _ in range(100):
+            generation, current = self._current()
+            if current is not None and not take_over and not self._is_free(current):
+                raise self._owned_by(current)
+            try:
+                self._storage.create_exclusive(self._path(generation + 1), self._record())
+            except AlreadyExistsError:
+                # Somebody was faster; look again at who it is. Even --take-over loses against a newcomer.
+                take_over = False
+                continue
+            newest, other = self._current()
+            if newest > generation + 1 and other is not None:
+                # What we saw was old: the number was free again because its successors had cleaned up.
+                self._storage.delete(self._path(generation + 1))
+                raise self._owned_by(other)
+            self._generation = generation + 1
+            for older in self._generations():
+                if older < self._generation:
+                    self._storage.delete(self._path(older))
+            return
+        raise StorageError(f"The lease of job {self._job_id} changes hands all the time; it could not be read.")
+
+    def renew(self) -> None:
+        """Show that the owner lives. Cheap when called more often than needed; `FencedError` if it was taken over."""
+        if not self._generation:
+            raise ValueError("acquire() comes first")
+        if self._clock_ms() - self._renewed_ms < RENEW_MS:
+            return
+        newest, other = self._current()
+        if newest != self._generation or other is None or other.owner != self._owner:
+            raise FencedError(
+                f"Job {self._job_id} was taken over"
+                + (f" by process {other.pid} on {other.host}." if other is not None else ".")
+            )
+        self._storage.replace(self._path(self._generation), self._record())
+
+    def release(self) -> None:
+        """Give it up, so that the next start need not wait. Harmless if it was taken over or never acquired."""
+        generation, self._generation = self._generation, 0
+        if generation and self._current()[0] == generation:
+            self._storage.replace(self._path(generation), self._record(released=True))
+
+    def _current(self) -> tuple[int, LeaseRecord | None]:
+        """The newest generation and its contents; None if it cannot be understood, which counts as expired."""
+        while True:
+            newest = max(self._generations(), default=0)
+            if not newest:
+                return 0, None
+            with contextlib.suppress(MissingFileError):
+                try:
+                    return newest, msgspec.json.decode(self._storage.read(self._path(newest)), type=LeaseRecord)
+                except msgspec.MsgspecError:
+                    return newest, None
+
+    def _generations(self) -> list[int]:
+        numbers = (path.rpartition("-")[2] for path in self._storage.list(f"{self._job_id}/lease-"))
+        return [int(number) for number in numbers if number.isascii() and number.isdigit()]
+
+    def _is_free(self, record: LeaseRecord) -> bool:
+        if record.released or record.owner == self._owner or self._age_ms(record) >= EXPIRE_MS:
+            return True
+        return record.machine == _machine() and _process(record.pid) != record.process
+
+    def _age_ms(self, record: LeaseRecord) -> int:
+        return max(0, self._clock_ms() - record.renewed_ms)
+
+    def _owned_by(self, record: LeaseRecord) -> JobOwnedError:
+        return JobOwnedError(
+            f"Job {self._job_id} is run by process {record.pid} on {record.host}, which renewed its lease "
+            f"{self._age_ms(record) / 1000:.1f} s ago. Stop that process, or start with --take-over."
+        )
+
+    def _record(self, released: bool = False) -> bytes:
+        self._renewed_ms = self._clock_ms()
+        return msgspec.json.encode(
+            LeaseRecord(
+                owner=self._owner,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+                machine=_machine(),
+                process=_process(os.getpid()),
+                renewed_ms=self._renewed_ms,
+                released=released,
+            )
+        )
+
+    def _path(self, generation: int) -> str:
+        return f"{self._job_id}/lease-{generation:06d}"
+
+
+def _machine() -> str:
+    """Where a pid keeps its meaning: this boot of this kernel, in this pid namespace (a container has its own)."""
+    try:
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _process(pid: int) -> str:
+    """Tells the process of that pid from any other that had the pid before; empty if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        if Path("/proc/self/stat").exists():
+            return ""
+        return _process_without_proc(pid)
+    except OSError:
+        return ""
+    fields = stat.rpartition(")")[2].split()
+    # Z: killed, but its parent has not asked for the exit code yet.
+    return "" if fields[0] in "ZX" else f"started {fields[19]}"
+
+
+def _process_without_proc(pid: int) -> str:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        return "alive"
+    return "alive"

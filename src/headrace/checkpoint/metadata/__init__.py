@@ -1,0 +1,1 @@
+"""`_metadata`: what a checkpoint consists of, and its bytes."""

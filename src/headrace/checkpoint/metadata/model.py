@@ -1,0 +1,108 @@
+"""What `_metadata` holds. Plain data: no class names to import, no code, no secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from headrace.checkpoint.handles import (
+    AttemptId,
+    ChannelSnapshot,
+    CheckpointId,
+    StateFile,
+    SubtaskSnapshot,
+    TaskSnapshot,
+)
+
+CheckpointKind: TypeAlias = Literal["checkpoint", "savepoint"]
+"""A savepoint was asked for by a person: complete, self-contained, never expired, always aligned."""
+
+FORMAT_VERSION = 1
+
+
+class OperatorRecord(msgspec.Struct, frozen=True):
+    """One operator with the snapshots of its subtasks, in order of their index."""
+
+    uid: str
+    name: str
+    parallelism: int
+    max_parallelism: int
+    subtasks: tuple[SubtaskSnapshot, ...]
+
+
+class CheckpointMetadata(msgspec.Struct, frozen=True):
+    """One complete checkpoint. A field that is later added must have a default, so that older files decode."""
+
+    job_id: str
+    job_name: str
+    run: int
+    attempt: AttemptId
+    checkpoint_id: CheckpointId
+    kind: CheckpointKind
+    mode: str
+    """How barriers were handled: `aligned`, `unaligned`, `at-least-once`."""
+    created_ms: int
+    duration_ms: int
+    operators: tuple[OperatorRecord, ...]
+    enumerators: dict[str, bytes] = {}
+    """State of each source's enumerator by uid, taken in the same step in which the checkpoint was triggered."""
+    channels: tuple[ChannelSnapshot, ...] = ()
+    edges: bytes = b""
+    """What the runtime needs to route channel state; opaque here."""
+    bytes_total: int = 0
+    bytes_uploaded: int = 0
+    format_version: int = FORMAT_VERSION
+
+
+def operators_of(snapshots: Iterable[TaskSnapshot], names: Mapping[str, str]) -> tuple[OperatorRecord, ...]:
+    """Gather the acknowledgements of all tasks by operator; `names` gives each uid its display name."""
+    by_uid: dict[str, list[SubtaskSnapshot]] = {}
+    for task in snapshots:
+        for subtask in task.subtasks:
+            by_uid.setdefault(subtask.uid, []).append(subtask)
+    return tuple(
+        OperatorRecord(
+            uid=uid,
+            name=names.get(uid, uid),
+            parallelism=subtasks[0].parallelism,
+            max_parallelism=subtasks[0].max_parallelism,
+            subtasks=tuple(sorted(subtasks, key=lambda subtask: subtask.subtask)),
+        )
+        for uid, subtasks in sorted(by_uid.items())
+    )
+
+
+def channels_of(snapshots: Iterable[TaskSnapshot]) -> tuple[ChannelSnapshot, ...]:
+    """The cells in flight of all tasks that saved any."""
+    return tuple(task.channels for task in snapshots if task.channels is not None)
+
+
+def state_files(metadata: CheckpointMetadata) -> Iterator[StateFile]:
+    """Every handle in the metadata, inline ones too."""
+    for operator in metadata.operators:
+        for subtask in operator.subtasks:
+            if subtask.keyed is not None:
+                yield from subtask.keyed.files
+    for channel in metadata.channels:
+        yield channel.cells
+
+
+def task_files(snapshot: TaskSnapshot) -> Iterator[StateFile]:
+    """Every handle in one task's acknowledgement, inline ones too."""
+    for subtask in snapshot.subtasks:
+        if subtask.keyed is not None:
+            yield from subtask.keyed.files
+    if snapshot.channels is not None:
+        yield snapshot.channels.cells
+
+
+def files_of(metadata: CheckpointMetadata) -> set[str]:
+    """Paths of all files that the checkpoint needs; what is inline has none."""
+    return {file.path for file in state_files(metadata) if file.path}
+
+
+def shared_files_of(metadata: CheckpointMetadata) -> frozenset[str]:
+    """Paths of its shared files: what tasks of the next checkpoint need not store again."""
+    return frozenset(file.path for file in state_files(metadata) if file.shared and file.path)

@@ -1,0 +1,167 @@
+"""How tasks write and read state files in a directory.
+
+Each file is created under its final name, which no one else uses (checkpoint, attempt and a random token
+are part of it) and which counts only once `_metadata` names it; so it needs no rename. The hash is
+taken while the bytes pass. Errors leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO
+
+from headrace.checkpoint.handles import StateFile
+from headrace.checkpoint.storage import posix
+from headrace.checkpoint.storage.base import (
+    DAMAGED_WAY_OUT,
+    MissingFileError,
+    check_contents,
+    inline_contents,
+    inline_file,
+)
+from headrace.checkpoint.storage.paths import SharedName, WriterScope, check_path
+from headrace.errors import DamagedCheckpointError, StorageError
+
+_BLOCK = 1024 * 1024
+
+
+class FileSystemFileStore:
+    """Writes below `root/prefix` and the `shared/` beside it; holds no open file between calls."""
+
+    def __init__(
+        self, root: Path, prefix: str, known_shared: frozenset[str], inline_threshold: int, buffer_size: int
+    ) -> None:
+        self._root = root
+        self._prefix = prefix
+        self._scope = WriterScope.of(prefix)
+        self._inline_threshold = inline_threshold
+        self._buffer_size = buffer_size
+        self._known = {name.sha256: path for path in known_shared if (name := SharedName.of(path)) is not None}
+
+    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> StateFile:
+        pieces = iter(chunks)
+        head = bytearray()
+        for piece in pieces:
+            head += piece
+            if len(head) > self._inline_threshold:
+                break
+        else:
+            return inline_file(bytes(head))
+        path = check_path(f"{self._prefix}/{name}-{uuid.uuid4().hex[:12]}")
+        size, sha256 = self._store(path, chain((head,), pieces))
+        return StateFile(size=size, sha256=sha256, path=path)
+
+    def write_shared(self, path: Path) -> StateFile:
+        with posix.storage_errors("read", path):
+            size = path.stat().st_size
+            if size <= self._inline_threshold:
+                return inline_file(path.read_bytes())
+            with open(path, "rb") as local:
+                sha256 = hashlib.file_digest(local, "sha256").hexdigest()
+        known = self._known.get(sha256)
+        if known is not None:
+            return StateFile(size=size, sha256=sha256, path=known, shared=True)
+        target = self._scope.shared_path(sha256)
+        # Another subtask of this checkpoint may hold the same content; what is there under this name is whole,
+        # because it got the name by a link.
+        if not (self._root / target).exists():
+            self._store_shared(path, target, sha256)
+        return StateFile(size=size, sha256=sha256, path=target, shared=True)
+
+    def open(self, file: StateFile) -> IO[bytes]:
+        if file.inline is not None:
+            return io.BytesIO(inline_contents(file))
+        stream = self._open(file)
+        size = os.fstat(stream.fileno()).st_size
+        if size != file.size:
+            stream.close()
+            check_contents(file, size, file.sha256, str(self._root / file.path))
+        return stream
+
+    def read(self, file: StateFile) -> bytes:
+        if file.inline is not None:
+            return inline_contents(file)
+        where = self._root / file.path
+        # The size is looked at first, so that a file grown to nonsense does not fill the memory.
+        with self.open(file) as stream, posix.storage_errors("read", where):
+            data = stream.read()
+        check_contents(file, len(data), hashlib.sha256(data).hexdigest(), str(where))
+        return data
+
+    def fetch(self, file: StateFile, to: Path) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(lambda: to.unlink(missing_ok=True))
+            if file.inline is not None:
+                with posix.storage_errors("write", to):
+                    to.write_bytes(inline_contents(file))
+            else:
+                digest = hashlib.sha256()
+                size = 0
+                with self.open(file) as stream, posix.storage_errors("fetch", self._root / file.path):  # noqa: SIM117
+                    with open(to, "wb", buffering=0) as local:
+                        while block := stream.read(_BLOCK):
+                            digest.update(block)
+                            size += len(block)
+                            _write_all(local, block)
+                check_contents(file, size, digest.hexdigest(), str(self._root / file.path))
+            undo.pop_all()
+
+    def _open(self, file: StateFile) -> IO[bytes]:
+        try:
+            check_path(file.path)
+        except StorageError as error:
+            raise DamagedCheckpointError(f"The checkpoint names a file outside its storage. {error}") from error
+        where = self._root / file.path
+        try:
+            with posix.storage_errors("open", where):
+                return open(where, "rb")
+        except MissingFileError as error:
+            raise DamagedCheckpointError(f"{where} is missing from the checkpoint. {DAMAGED_WAY_OUT}") from error
+
+    def _store(self, path: str, chunks: Iterable[bytes | bytearray | memoryview]) -> tuple[int, str]:
+        target = self._root / path
+        digest = hashlib.sha256()
+        size = 0
+        with posix.storage_errors("write", target):
+            posix.make_directory(target.parent)
+            with posix.new_file(target, self._buffer_size) as file:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    size += memoryview(chunk).nbytes
+                    file.write(chunk)
+            posix.sync_directory(target.parent)
+        return size, digest.hexdigest()
+
+    def _store_shared(self, source: Path, path: str, sha256: str) -> None:
+        target = self._root / path
+        temporary = f"{path.rpartition('/')[0]}/{posix.TEMPORARY}{uuid.uuid4().hex}"
+        _, copied = self._store(temporary, _blocks(source))
+        try:
+            if copied != sha256:
+                raise StorageError(f"{source} changed while it was stored as {target}; the checkpoint cannot use it.")
+            with posix.storage_errors("write", target):
+                with contextlib.suppress(FileExistsError):
+                    os.link(self._root / temporary, target)
+                posix.sync_directory(target.parent)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(self._root / temporary)
+
+
+def _blocks(source: Path) -> Iterator[bytes]:
+    with open(source, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            yield block
+
+
+def _write_all(file: io.FileIO, block: bytes) -> None:
+    view = memoryview(block)
+    while view:
+        view = view[file.write(view) :]

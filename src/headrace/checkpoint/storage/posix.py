@@ -1,0 +1,134 @@
+"""Durable file operations on a POSIX file system.
+
+Nothing here overwrites by accident, and nothing counts as stored before the file *and* its directory
+are synced. A failed sync is never retried on the same descriptor: the kernel may have dropped the dirty
+pages and would report success the second time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from headrace.checkpoint.storage.base import AlreadyExistsError, DurabilityUnknownError, MissingFileError
+from headrace.errors import StorageError
+
+TEMPORARY = ".tmp-"
+"""Names that start so are half-written; no listing shows them."""
+
+DEFAULT_BUFFER = 256 * 1024
+
+
+@contextmanager
+def storage_errors(doing: str, path: Path | str) -> Iterator[None]:
+    """Turn what the operating system reports into a `StorageError` that names the path."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingFileError(f"Cannot {doing} {path}: there is no such file.") from error
+    except OSError as error:
+        raise StorageError(
+            f"Cannot {doing} {path}: {error.strerror or error}. Check space, permissions and that the volume is there."
+        ) from error
+
+
+def sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Create `path` and what is missing above it, 0700, each durable in its parent."""
+    missing = []
+    at = path
+    while not at.is_dir():
+        missing.append(at)
+        if at.parent == at:
+            break
+        at = at.parent
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        sync_directory(directory.parent)
+
+
+@contextmanager
+def new_file(path: Path, buffer_size: int = DEFAULT_BUFFER) -> Iterator[IO[bytes]]:
+    """A new file (0600, exclusive), synced when the block ends well and removed when it does not."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, stat.S_IRUSR | stat.S_IWUSR)
+    try:
+        with os.fdopen(fd, "wb", buffering=buffer_size) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def create_exclusive(path: Path, data: bytes) -> None:
+    """Write a temporary file, sync it, and *link* it: a link never replaces, a rename would."""
+    make_directory(path.parent)
+    temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    with new_file(temporary) as file:
+        file.write(data)
+    try:
+        try:
+            os.link(temporary, path)
+        except FileExistsError as error:
+            # NFS may repeat a link whose answer was lost; a second name on our own file says that we won.
+            if os.stat(temporary).st_nlink < 2:
+                raise AlreadyExistsError(f"{path} exists already; it was left as it is.") from error
+        try:
+            sync_directory(path.parent)
+        except OSError as error:
+            raise DurabilityUnknownError(
+                f"{path} was created, but its directory could not be synced: {error.strerror or error}."
+            ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a temporary file, sync it, and rename it over `path`."""
+    make_directory(path.parent)
+    temporary = path.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
+    with new_file(temporary) as file:
+        file.write(data)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_directory(path.parent)
+
+
+def list_files(directory: Path, start: str) -> Iterator[str]:
+    """Paths, relative to `directory`, of all files below it whose relative path begins with `start`."""
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        # A directory that is dropped while it is listed has no files.
+        return
+    for entry in entries:
+        if not entry.name.startswith(start) or entry.name.startswith(TEMPORARY):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            for below in list_files(Path(entry.path), ""):
+                yield f"{entry.name}/{below}"
+        else:
+            yield entry.name

@@ -1,0 +1,1 @@
+"""Sources and sinks, and the bases users extend for their own."""

@@ -1,0 +1,1 @@
+"""What users write: environment, streams and settings. Builds a plan and runs nothing."""

@@ -1,0 +1,285 @@
+"""The operator contract: what a task calls on every operator of its chains.
+
+All methods run on the task's mailbox thread, between two records, never inside one; only
+`SubtaskWork.finish` and the commit callback of sinks run in the background. An operator passes what it
+makes to `outputs`; it never knows whether the next operator stands in the same task.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from headrace.checkpoint.handles import (
+    KeyedSnapshot,
+    OperatorStateShare,
+    PreparedItem,
+    SubtaskSnapshot,
+)
+from headrace.errors import HeadraceError, UserFunctionError
+from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
+from headrace.state.backend import FileStore, KeyedStateBackend, SnapshotWork
+
+Emit = Callable[[Any, int | None], None]
+BackgroundWork = Callable[[], Callable[[], None] | None]
+"""Runs in the background; what it returns runs on the mailbox thread afterwards."""
+
+
+class Attention:
+    """Raised by other threads, and by a full output, to bring the mailbox back between two records."""
+
+    __slots__ = ("raised",)
+
+    def __init__(self) -> None:
+        self.raised = False
+
+
+class Block:
+    """Records of one cell or poll, with the position of the next one to process."""
+
+    __slots__ = ("keys", "position", "timestamps", "values")
+
+    def __init__(self, values: list[Any], keys: list[Any] | None = None, timestamps: list[int] | None = None) -> None:
+        self.values = values
+        self.keys = keys
+        self.timestamps = timestamps
+        self.position = 0
+
+
+class Outputs(Protocol):
+    """Where an operator's results go: chained operators and edge writers alike."""
+
+    emit: Emit
+    """Main output: `(value, timestamp)`."""
+
+    def emit_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> None:
+        """Main output, as Arrow columns of the operator's row type."""
+
+    def side(self, tag_id: str, value: Any, timestamp: int | None) -> None:
+        """A side output; dropped where nobody asked for it."""
+
+    def watermark(self, time_ms: int) -> None: ...
+
+    def idle(self, is_idle: bool) -> None: ...
+
+    def end(self) -> None:
+        """Nothing more will come out of this operator."""
+
+
+@dataclass(slots=True)
+class Restored:
+    """What a subtask gets back from a checkpoint."""
+
+    keyed: Sequence[KeyedSnapshot] = ()
+    operator_state: Sequence[OperatorStateShare] = ()
+    extra: bytes = b""
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class OperatorContext:
+    """What an operator may know of the subtask it runs in, and how it reaches the task around it."""
+
+    job_id: str
+    uid: str
+    name: str
+    declared_at: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    attempt: int
+    job_parameters: dict[str, str]
+    backend: KeyedStateBackend | None
+    """Present for keyed operators only."""
+    now_ms: Callable[[], int]
+    notify: Callable[[Any], None]
+    """Send a control message to the driver; never blocks for long."""
+    wake: Callable[[], None]
+    """Thread-safe: have the mailbox look around."""
+    checkpointing: bool
+    exactly_once_output: bool
+    """Whether output may become visible only when a checkpoint completes."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+class SubtaskWork:
+    """A subtask's snapshot after its synchronous part: small things are there, state is still to be written."""
+
+    __slots__ = ("keyed", "snapshot")
+
+    def __init__(self, snapshot: SubtaskSnapshot, keyed: SnapshotWork | None) -> None:
+        self.snapshot = snapshot
+        self.keyed = keyed
+
+    def finish(self, store: FileStore) -> SubtaskSnapshot:
+        """Write what is left, on a background thread."""
+        if self.keyed is None:
+            return self.snapshot
+        return msgspec.structs.replace(self.snapshot, keyed=self.keyed.write(store))
+
+    def cancel(self) -> None:
+        if self.keyed is not None:
+            self.keyed.cancel()
+
+
+class Operator(ABC):
+    """Base of all operators. The task calls `setup`, `restore`, `open`, then records, then `close`."""
+
+    context: OperatorContext
+    outputs: Outputs
+    emit: Emit
+
+    def __init__(self) -> None:
+        self.current_watermark = MIN_WATERMARK
+        self.ended = False
+
+    def setup(self, context: OperatorContext, outputs: Outputs) -> None:
+        self.context = context
+        self.outputs = outputs
+        self.emit = outputs.emit
+
+    def restore(self, restored: Restored, store: FileStore) -> None:
+        """Take back what was saved. Called once before `open`, only if there is a checkpoint."""
+        self.ended = restored.ended
+        if self.context.backend is not None:
+            self.context.backend.restore(restored.keyed, store)
+
+    def open(self) -> None:  # noqa: B027 - optional
+        """Called once per attempt, before the first record."""
+
+    @abstractmethod
+    def process(self, value: Any, timestamp: int | None) -> None:
+        """One record. For keyed operators the key is set before."""
+
+    def process_block(self, block: Block, attention: Attention) -> None:
+        """Records from `block.position` on, until the end or until attention is asked for."""
+        process = self.process
+        values, timestamps = block.values, block.timestamps
+        position = block.position
+        keys = block.keys
+        context = self.context.backend.key_context if keys is not None and self.context.backend else None
+        try:
+            for position in range(position, len(values)):
+                if context is not None:
+                    context.key = keys[position]  # type: ignore[index]
+                process(values[position], None if timestamps is None else timestamps[position])
+                if attention.raised:
+                    break
+        finally:
+            block.position = position + 1
+
+    def process_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> bool:
+        """Take Arrow columns as they are; False if the operator wants rows."""
+        return False
+
+    def watermark(self, time_ms: int) -> None:
+        """Event time has reached `time_ms` on all inputs."""
+        self.current_watermark = time_ms
+        self.outputs.watermark(time_ms)
+
+    def idle(self, is_idle: bool) -> None:
+        self.outputs.idle(is_idle)
+
+    def next_processing_time(self) -> int | None:
+        """When `processing_time` should be called next, in epoch milliseconds."""
+        return None
+
+    def processing_time(self, now_ms: int) -> None:  # noqa: B027 - optional
+        """The clock has reached what `next_processing_time` said."""
+
+    def end_input(self) -> None:
+        """All inputs have ended. Called once per attempt; output already made before a restore is not repeated."""
+        if self.current_watermark < MAX_WATERMARK:
+            self.watermark(MAX_WATERMARK)
+        if not self.ended:
+            self.finish()
+            self.ended = True
+        self.outputs.end()
+
+    def finish(self) -> None:  # noqa: B027 - optional
+        """Emit what is due at the end of input; once in the life of a job."""
+
+    def prepare_snapshot(self, checkpoint_id: int) -> None:  # noqa: B027 - optional
+        """Called before the barrier goes out: flush what must lie before it."""
+
+    def snapshot(self, checkpoint_id: int, *, canonical: bool) -> SubtaskWork:
+        """The synchronous part of the snapshot, right after the barrier went out."""
+        context = self.context
+        keyed = None if context.backend is None else context.backend.snapshot(checkpoint_id, canonical=canonical)
+        return SubtaskWork(
+            SubtaskSnapshot(
+                uid=context.uid,
+                subtask=context.subtask,
+                parallelism=context.parallelism,
+                max_parallelism=context.max_parallelism,
+                operator_state=tuple(self.operator_state()),
+                splits=tuple(self.splits()),
+                prepared=tuple(self.prepared()),
+                watermark=self.current_watermark,
+                ended=self.ended,
+                extra=self.extra(),
+            ),
+            keyed,
+        )
+
+    def operator_state(self) -> Sequence[OperatorStateShare]:
+        return ()
+
+    def splits(self) -> Sequence[bytes]:
+        return ()
+
+    def prepared(self) -> Sequence[PreparedItem]:
+        return ()
+
+    def extra(self) -> bytes:
+        return b""
+
+    def complete(self, checkpoint_id: int) -> BackgroundWork | None:
+        """The checkpoint is durable. What must be done now and may block (a sink's commit) is returned:
+        the task runs it in the background, and what that returns again on the mailbox thread."""
+        if self.context.backend is not None:
+            self.context.backend.checkpoint_complete(checkpoint_id)
+        return None
+
+    def aborted(self, checkpoint_id: int) -> None:  # noqa: B027 - optional
+        """The checkpoint was given up; its prepared output stays and goes with the next one."""
+
+    def close(self) -> None:
+        if self.context.backend is not None:
+            self.context.backend.close()
+
+
+def failure_in(operator: Operator, record: Any, error: BaseException) -> UserFunctionError:
+    """The user's own error with operator, uid, record and line; an error that has them is kept as it is."""
+    if isinstance(error, UserFunctionError):
+        return error
+    context = operator.context
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/headrace/" not in f.filename]
+    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "inside Headrace"
+    shown = _short(record)
+    own = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+    cause = "".join(traceback.format_exception(error))
+    where = f" (declared at {context.declared_at})" if context.declared_at else ""
+    return UserFunctionError(
+        f'Operator "{context.name}" (uid "{context.uid}", subtask {context.subtask}){where} failed on record '
+        f"{shown} at {location}: {own}",
+        operator=context.name,
+        uid=context.uid,
+        record=shown,
+        location=location,
+        cause=cause,
+    )
+
+
+def _short(record: Any, limit: int = 200) -> str:
+    try:
+        text = repr(record)
+    except Exception as error:
+        return f"<a {type(record).__name__} whose repr() raised {type(error).__name__}>"
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

@@ -1,0 +1,129 @@
+"""The sink operator: a writer, and the ordered list of items that are prepared but not known to be committed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.checkpoint.handles import PreparedItem
+from headrace.connectors.sink import Committer, Sink, SinkWriter, WriterContext
+from headrace.errors import CommitFailedError, CommitOutcomeUnknownError
+from headrace.operators.base import BackgroundWork, Operator, Restored, failure_in
+from headrace.state.backend import FileStore
+
+COMMIT_TRIES = 5
+
+
+class SinkOperator(Operator):
+    """Every snapshot holds all prepared items; completion of checkpoint c commits those ≤ c, in order."""
+
+    _writer: SinkWriter
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self._sink = sink
+        self._prepared: list[PreparedItem] = []
+        self._restored_state: bytes | None = None
+        self._committer: Committer | None = None
+        self._opened = False
+
+    def restore(self, restored: Restored, store: FileStore) -> None:
+        # Items of the restored checkpoint were committed by the driver before this task began.
+        super().restore(restored, store)
+        self._restored_state = restored.extra
+
+    def open(self) -> None:
+        context = self.context
+        try:
+            self._writer = self._sink.create_writer(
+                WriterContext(
+                    job_id=context.job_id,
+                    uid=context.uid,
+                    subtask=context.subtask,
+                    parallelism=context.parallelism,
+                    attempt=context.attempt,
+                )
+            )
+            if self._restored_state:
+                self._writer.restore_state(self._restored_state)
+            self._writer.open()
+            self._opened = True
+            self._committer = self._sink.create_committer()
+        except Exception as error:
+            raise failure_in(self, "(none: opening the sink)", error) from error
+
+    def process(self, value: Any, timestamp: int | None) -> None:
+        try:
+            self._writer.write(value, timestamp)
+        except Exception as error:
+            raise failure_in(self, value, error) from error
+
+    def finish(self) -> None:
+        self._flush()
+        if not self.context.checkpointing and self._committer is not None:
+            # Without checkpoints the end of the input is the only moment at which output can be shown.
+            self._prepare(0)
+            commit_with_retries(self._committer, [item.payload for item in self._prepared])
+            self._prepared.clear()
+
+    def prepare_snapshot(self, checkpoint_id: int) -> None:
+        self._flush()
+        self._prepare(checkpoint_id)
+
+    def _flush(self) -> None:
+        try:
+            self._writer.flush()
+        except Exception as error:
+            raise failure_in(self, "(none: flushing the sink)", error) from error
+
+    def _prepare(self, checkpoint_id: int) -> None:
+        try:
+            payloads = self._writer.prepare_commit(checkpoint_id)
+        except Exception as error:
+            raise failure_in(self, f"(none: preparing checkpoint {checkpoint_id})", error) from error
+        self._prepared.extend(PreparedItem(checkpoint_id, payload) for payload in payloads)
+
+    def prepared(self) -> Sequence[PreparedItem]:
+        return self._prepared
+
+    def extra(self) -> bytes:
+        return self._writer.snapshot_state()
+
+    def complete(self, checkpoint_id: int) -> BackgroundWork | None:
+        super().complete(checkpoint_id)
+        due = [item for item in self._prepared if item.checkpoint_id <= checkpoint_id]
+        committer = self._committer
+        if not due or committer is None:
+            return None
+
+        def forget() -> None:
+            committed = set(map(id, due))
+            self._prepared = [item for item in self._prepared if id(item) not in committed]
+
+        def commit() -> Any:
+            commit_with_retries(committer, [item.payload for item in due])
+            return forget
+
+        return commit
+
+    def close(self) -> None:
+        if self._opened:
+            self._writer.close()
+        if self._committer is not None:
+            self._committer.close()
+
+
+def commit_with_retries(committer: Committer, payloads: Sequence[bytes]) -> None:
+    """Commit, trying again while the sink says that nothing happened or cannot tell.
+
+    Trying again is safe in both cases, because a committer takes the same item any number of times.
+    """
+    for attempt in range(1, COMMIT_TRIES + 1):
+        try:
+            committer.commit(payloads)
+            return
+        except (CommitFailedError, CommitOutcomeUnknownError):
+            if attempt == COMMIT_TRIES:
+                raise
+            time.sleep(min(0.1 * 2**attempt, 2.0))

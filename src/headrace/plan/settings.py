@@ -1,0 +1,124 @@
+"""The settings of one run, as the program and the command line left them: small values that can be compared."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from headrace.backends.heap.options import HeapOptions
+from headrace.backends.rocksdb.options import RocksDBOptions
+from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
+from headrace.errors import ConfigurationError
+from headrace.runtime.job.restart import NoRestart, RestartStrategy
+
+DEFAULT_MAX_PARALLELISM = 128
+LARGEST_MAX_PARALLELISM = 32_768
+"""A key group travels as two bytes, and Flink has the same bound."""
+
+BackendOptions: TypeAlias = HeapOptions | RocksDBOptions
+
+
+class CheckpointingMode(Enum):
+    """What a record's effect on state is after a failure."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class ExternalizedCheckpointRetention(Enum):
+    """What becomes of the checkpoints when the job is cancelled. They survive a failure in any case."""
+
+    DELETE_ON_CANCELLATION = "deleted when the job is cancelled"
+    RETAIN_ON_CANCELLATION = "kept when the job is cancelled"
+    NO_EXTERNALIZED_CHECKPOINTS = "deleted when the job is cancelled or finished"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSettings:
+    """When and how checkpoints are taken, and where they go. Durations in milliseconds."""
+
+    interval_ms: int | None = None
+    """None: checkpointing is off."""
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    unaligned: bool = False
+    aligned_timeout_ms: int = 0
+    """With `unaligned`: how long a checkpoint may stay aligned before it goes on unaligned; 0 for at once."""
+    timeout_ms: int = 600_000
+    min_pause_ms: int = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 3
+    """This many checkpoints in a row may fail before the job does."""
+    retain: int = 1
+    retention: ExternalizedCheckpointRetention = ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+    alignment_max_bytes: int = 64 * 1024 * 1024
+    """A task that had to set aside more than this takes its snapshot before the last barrier."""
+    storage: CheckpointStorage = field(default_factory=JobManagerCheckpointStorage)
+
+    def __post_init__(self) -> None:
+        if self.interval_ms is not None:
+            _at_least("checkpoint interval", self.interval_ms, 10, "ms")
+        _at_least("aligned checkpoint timeout", self.aligned_timeout_ms, 0, "ms")
+        _at_least("checkpoint timeout", self.timeout_ms, 10, "ms")
+        _at_least("min pause between checkpoints", self.min_pause_ms, 0, "ms")
+        _at_least("max concurrent checkpoints", self.max_concurrent, 1)
+        _at_least("tolerable checkpoint failure number", self.tolerable_failures, 0)
+        _at_least("number of retained checkpoints", self.retain, 1)
+        _at_least("alignment max bytes", self.alignment_max_bytes, 1)
+
+    @property
+    def enabled(self) -> bool:
+        return self.interval_ms is not None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSettings:
+    """Everything a run needs to know besides its plan."""
+
+    name: str
+    job_id: str
+    """Names the job's directory and its lease. Made from the name, so the same program finds its checkpoints."""
+    parallelism: int = 1
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    checkpointing: CheckpointSettings = field(default_factory=CheckpointSettings)
+    backend: BackendOptions = field(default_factory=HeapOptions)
+    restart: RestartStrategy = field(default_factory=NoRestart)
+    object_reuse: bool = False
+    buffer_timeout_ms: int = 5
+    """How long a record waits for company before its cell leaves; 0 sends each record at once."""
+    job_parameters: dict[str, str] = field(default_factory=dict)
+    restore_from: str | None = None
+    """A checkpoint or savepoint to begin from; None for the newest complete one of this job."""
+    allow_non_restored: bool = False
+    """Whether state in the checkpoint that no operator claims may be left behind."""
+    take_over: bool = False
+    """Whether to take the job's directory from a live owner."""
+    master: str | None = None
+    """Spark's master URL; None for the session that exists, or local slots as many as are needed."""
+    savepoint_dir: str | None = None
+    """Where savepoints go that are asked for without a place."""
+
+
+def job_id_of(name: str) -> str:
+    """A directory name made from a job's name: lower case, letters, digits, dots and dashes.
+
+    >>> job_id_of("Temperature alerts (hourly)")
+    'temperature-alerts-hourly'
+    """
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.")
+    if not slug:
+        raise ConfigurationError(
+            f"The job name {name!r} has no letter or digit from which its directory could be named. "
+            "Give execute() a name with some."
+        )
+    return slug[:100].rstrip("-.")
+
+
+def _at_least(setting: str, value: int, least: int, unit: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        shown = f"{value!r} {unit}".strip()
+        raise ConfigurationError(f"{setting} is {shown}; wanted a whole number, {f'{least} {unit}'.strip()} or more.")

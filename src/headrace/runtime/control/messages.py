@@ -1,0 +1,202 @@
+"""Messages between the driver and its tasks: tagged msgpack structs, no pickle."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.checkpoint.handles import ChannelSnapshot, KeyedSnapshot, OperatorStateShare, TaskSnapshot
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages; the struct's name is its tag."""
+
+
+# -- from a task to the driver
+
+
+class Hello(Message):
+    """The first message of a task: who it is. A second hello for one slot is refused."""
+
+    attempt: int
+    level: int
+    slot: int
+    pid: int
+    host: str
+
+
+class Ready(Message):
+    """State is restored and every operator is open."""
+
+    restore_ms: int = 0
+
+
+class SplitRequest(Message):
+    """A reader has nothing left to read."""
+
+    uid: str
+    subtask: int
+
+
+class Announced(Message):
+    """A reader is about to emit records up to these positions; sent only where no checkpoint keeps them."""
+
+    uid: str
+    subtask: int
+    splits: tuple[bytes, ...]
+
+
+class Acknowledge(Message):
+    """The snapshot of this task is written."""
+
+    checkpoint_id: int
+    snapshot: TaskSnapshot
+
+
+class Decline(Message):
+    """This task cannot take part in the checkpoint."""
+
+    checkpoint_id: int
+    failure: str
+    detail: str
+
+
+class Committed(Message):
+    """All sinks of this task have committed what the checkpoint prepared."""
+
+    checkpoint_id: int
+
+
+class Drained(Message):
+    """All inputs of this task have ended."""
+
+
+class Failed(Message):
+    """This task cannot go on; it waits for the driver to cancel the job."""
+
+    error: str
+    message: str
+    operator: str = ""
+    uid: str = ""
+    record: str = ""
+    location: str = ""
+    cause: str = ""
+
+
+class Collected(Message):
+    """Records for `execute_and_collect`."""
+
+    collector: str
+    uid: str
+    subtask: int
+    checkpoint_id: int
+    payload: bytes
+
+
+class Printed(Message):
+    """Lines of `print()`, shown by the driver."""
+
+    lines: tuple[str, ...]
+
+
+class Progress(Message):
+    """What a task did since it started; sent about once a second."""
+
+    records_in: int
+    records_out: int
+    records_read: int
+    records_written: int
+    watermark: int | None
+    latency_ms: float | None
+    busy: float
+    metrics: dict[str, float | int]
+
+
+TaskMessage = (
+    Hello
+    | Ready
+    | SplitRequest
+    | Announced
+    | Acknowledge
+    | Decline
+    | Committed
+    | Drained
+    | Failed
+    | Collected
+    | Printed
+    | Progress
+)
+
+# -- from the driver to a task
+
+
+class SubtaskRestoration(msgspec.Struct, frozen=True):
+    """What one subtask gets back."""
+
+    uid: str
+    subtask: int
+    keyed: tuple[KeyedSnapshot, ...] = ()
+    operator_state: tuple[OperatorStateShare, ...] = ()
+    extra: bytes = b""
+    ended: bool = False
+
+
+class Deploy(Message):
+    """Open the operators, from a checkpoint if `restored`."""
+
+    restored: bool
+    subtasks: tuple[SubtaskRestoration, ...] = ()
+    channels: tuple[ChannelSnapshot, ...] = ()
+    """Cells in flight; of this task alone, or of all tasks of its level if they have to be routed anew."""
+    reroute: bool = False
+    known_shared: tuple[str, ...] = ()
+    """Shared files of the restored checkpoint, which need not be stored again."""
+
+
+class Start(Message):
+    """Every task is ready: begin."""
+
+
+class AssignSplits(Message):
+    """Splits for a reader, and whether these are the last."""
+
+    uid: str
+    subtask: int
+    splits: tuple[bytes, ...]
+    last: bool = False
+
+
+class Trigger(Message):
+    """Begin a checkpoint. In-band with `AssignSplits`: what was assigned before it belongs to the checkpoint."""
+
+    checkpoint_id: int
+    unaligned: bool = False
+    canonical: bool = False
+    stopping: bool = False
+    drain: bool = False
+
+
+class Complete(Message):
+    """The checkpoint is durable: commit."""
+
+    checkpoint_id: int
+    shared: tuple[str, ...] = ()
+    """All shared files of it, which need not be stored again while it is retained."""
+
+
+class Abort(Message):
+    """The checkpoint was given up."""
+
+    checkpoint_id: int
+
+
+class Release(Message):
+    """The job is done: return."""
+
+
+class Refuse(Message):
+    """This task is not wanted (an old attempt, a second hello): end."""
+
+    reason: str
+
+
+DriverMessage = Deploy | Start | AssignSplits | Trigger | Complete | Abort | Release | Refuse

@@ -1,0 +1,130 @@
+"""The driver's end of the control plane: accepts this attempt's tasks and turns everyone else away."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.errors import FencedError
+from headrace.runtime.control.messages import Hello, Message, Refuse, TaskMessage
+from headrace.runtime.control.wire import Connection, ConnectionLost, greet_as_server
+
+HANDSHAKE_TIMEOUT_S = 10.0
+
+TaskKey = tuple[int, int]
+"""(level, slot)"""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskJoined:
+    task: TaskKey
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSaid:
+    task: TaskKey
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLost:
+    task: TaskKey
+    reason: str
+
+
+ServerEvent = TaskJoined | TaskSaid | TaskLost
+
+
+class ControlServer:
+    """Listens for the tasks of one attempt. `on_event` is called from connection threads."""
+
+    def __init__(self, host: str, port: int, secret: bytes, attempt: int, on_event: Callable[[ServerEvent], None]) -> None:
+        self._secret = secret
+        self._attempt = attempt
+        self._on_event = on_event
+        self._connections: dict[TaskKey, Connection] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._socket = socket.create_server((host, port), backlog=512)
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, name="control-accept", daemon=True).start()
+
+    def send(self, task: TaskKey, message: Message) -> None:
+        """To one task; a task that is gone is reported by its own thread, not here."""
+        with self._lock:
+            connection = self._connections.get(task)
+        if connection is not None:
+            try:
+                connection.send(msgspec.msgpack.encode(message))
+            except ConnectionLost:
+                pass
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            connections = list(self._connections.values())
+            self._connections.clear()
+        # A blocked accept() does not notice a closed socket, but it does notice a shutdown.
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._socket.close()
+        for connection in connections:
+            connection.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(sock,), name="control-task", daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(HANDSHAKE_TIMEOUT_S)
+        connection = Connection(sock)
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(TaskMessage)
+        try:
+            greet_as_server(connection, self._secret)
+            hello = decoder.decode(connection.receive())
+            sock.settimeout(None)
+            task = self._register(hello, connection)
+        except (FencedError, ConnectionLost, msgspec.MsgspecError):
+            connection.close()
+            return
+        if task is None:
+            connection.close()
+            return
+        self._on_event(TaskJoined(task, hello))
+        try:
+            while True:
+                self._on_event(TaskSaid(task, decoder.decode(connection.receive())))
+        except (ConnectionLost, msgspec.MsgspecError) as error:
+            with self._lock:
+                current = self._connections.get(task) is connection and not self._closed
+                if current:
+                    del self._connections[task]
+            connection.close()
+            if current:
+                self._on_event(TaskLost(task, str(error)))
+
+    def _register(self, hello: Any, connection: Connection) -> TaskKey | None:
+        if not isinstance(hello, Hello):
+            return None
+        task = (hello.level, hello.slot)
+        with self._lock:
+            known = task in self._connections
+            if hello.attempt == self._attempt and not known and not self._closed:
+                self._connections[task] = connection
+                return task
+        reason = "its slot is taken" if known else f"it belongs to attempt {hello.attempt}, this is {self._attempt}"
+        connection.send(msgspec.msgpack.encode(Refuse(reason)))
+        return None

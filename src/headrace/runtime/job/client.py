@@ -1,0 +1,75 @@
+"""What `execute_async` gives: a hold on a running job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.job.status import JobStatus, StatusReport
+
+if TYPE_CHECKING:
+    from headrace.runtime.job.runner import JobRun
+
+
+@dataclass(frozen=True, slots=True)
+class JobExecutionResult:
+    """How a job went that ended by itself."""
+
+    job_id: str
+    name: str
+    net_runtime_ms: int
+    restarts: int
+    checkpoints: int
+    records_read: int
+    records_written: int
+
+    def get_job_id(self) -> str:
+        return self.job_id
+
+    def get_net_runtime(self) -> int:
+        """Milliseconds from start to end."""
+        return self.net_runtime_ms
+
+    def is_job_execution_result(self) -> bool:
+        return True
+
+
+class JobClient:
+    """Ask, cancel, wait. Futures answer `result()`, `done()`, `exception()`."""
+
+    def __init__(self, run: JobRun) -> None:
+        self._run = run
+
+    def get_job_id(self) -> str:
+        return self._run.job_id
+
+    def get_job_status(self) -> Future[JobStatus]:
+        return _resolved(self._run.board.report.status)
+
+    def get_status_report(self) -> StatusReport:
+        """All that is known of the job right now."""
+        return self._run.board.report
+
+    def cancel(self) -> Future[None]:
+        """Stop for good; checkpoints are kept or deleted as the retention says. Done when the job has stopped."""
+        return self._run.cancel()
+
+    def suspend(self) -> Future[None]:
+        """Stop and keep everything: the same program goes on from the last checkpoint."""
+        return self._run.suspend()
+
+    def get_job_execution_result(self) -> Future[JobExecutionResult]:
+        """Done when the job has ended; raises what made it fail."""
+        return self._run.result
+
+    def collect(self, collector: str) -> Iterator[Any]:
+        """The results of `execute_and_collect`, as they come."""
+        return self._run.collected.iterate(collector)
+
+
+def _resolved(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future

@@ -1,0 +1,53 @@
+"""What `execute_and_collect` has collected: each item is taken once, whoever hands it over."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.state.object_batches import decode_batch
+
+_END = object()
+
+
+class CollectedResults:
+    """Results of all collectors of a job, in order of delivery."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, queue.SimpleQueue[Any]] = {}
+        self._taken: set[tuple[str, str, int, int]] = set()
+        self._lock = threading.Lock()
+        self._ended = False
+
+    def take(self, collector: str, uid: str, subtask: int, checkpoint_id: int, payload: bytes) -> None:
+        """Records of one subtask and checkpoint; 0 stands for records that no checkpoint holds back."""
+        with self._lock:
+            if checkpoint_id:
+                key = (collector, uid, subtask, checkpoint_id)
+                if key in self._taken:
+                    return
+                self._taken.add(key)
+            target = self._queue(collector)
+        for value in decode_batch(payload):
+            target.put(value)
+
+    def end(self) -> None:
+        """The job is over: iterators end behind what they have."""
+        with self._lock:
+            self._ended = True
+            for target in self._queues.values():
+                target.put(_END)
+
+    def iterate(self, collector: str) -> Iterator[Any]:
+        """Values as they come, until the job ends."""
+        with self._lock:
+            target = self._queue(collector)
+            if self._ended:
+                target.put(_END)
+        while (value := target.get()) is not _END:
+            yield value
+
+    def _queue(self, collector: str) -> queue.SimpleQueue[Any]:
+        return self._queues.setdefault(collector, queue.SimpleQueue())

@@ -1,0 +1,113 @@
+"""From a checkpoint to what every task, enumerator and sink gets back, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.checkpoint.handles import ChannelSnapshot
+from headrace.checkpoint.metadata.model import CheckpointMetadata, shared_files_of
+from headrace.checkpoint.restore import OperatorTarget, RestorePlan, plan_restore
+from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.connectors.sink import Committer
+from headrace.operators.factories import CollectFactory, SinkFactory, SourceFactory
+from headrace.operators.sink import commit_with_retries
+from headrace.plan.graph import JobPlan
+from headrace.runtime.control.messages import Deploy, SubtaskRestoration
+from headrace.runtime.job.collected import CollectedResults
+
+
+@dataclass(frozen=True, slots=True)
+class Restoration:
+    """A checkpoint matched with the plan, or nothing to restore."""
+
+    plan: JobPlan
+    metadata: CheckpointMetadata | None
+    restore: RestorePlan | None
+    storage: CheckpointStorage | None = None
+    """Where its files lie, if not in the job's own storage."""
+
+    @classmethod
+    def of(
+        cls,
+        plan: JobPlan,
+        metadata: CheckpointMetadata | None,
+        storage: CheckpointStorage | None = None,
+        *,
+        allow_non_restored: bool,
+    ) -> Restoration:
+        """Match by uid; raises `RestoreError` if the program cannot take the state."""
+        if metadata is None:
+            return cls(plan, None, None)
+        targets = [
+            OperatorTarget(
+                uid=node.uid,
+                name=node.name,
+                parallelism=node.parallelism,
+                max_parallelism=node.max_parallelism,
+                is_source=isinstance(node.factory, SourceFactory),
+                has_sink_state=isinstance(node.factory, SinkFactory | CollectFactory),
+                is_keyed=node.factory.keyed,
+            )
+            for node in plan.graph.nodes
+        ]
+        return cls(plan, metadata, plan_restore(metadata, targets, allow_non_restored=allow_non_restored), storage)
+
+    def deploy(self, level: int, slot: int) -> Deploy:
+        """The message that opens one task."""
+        if self.restore is None or self.metadata is None:
+            return Deploy(restored=False)
+        subtasks = []
+        for chain in self.plan.chains:
+            if chain.level != level:
+                continue
+            for subtask, its_slot in enumerate(chain.slots):
+                if its_slot == slot:
+                    subtasks.extend(self._subtask(self.plan.graph.node(n).uid, subtask) for n in chain.nodes)
+        return Deploy(
+            restored=True,
+            subtasks=tuple(subtasks),
+            channels=self._channels(level, slot),
+            reroute=self.restore.needs_rerouting,
+            known_shared=tuple(sorted(shared_files_of(self.metadata))),
+        )
+
+    def _subtask(self, uid: str, subtask: int) -> SubtaskRestoration:
+        assert self.restore is not None
+        share = self.restore.subtask(uid, subtask)
+        return SubtaskRestoration(uid, subtask, share.keyed, share.operator_state, share.extra, share.ended)
+
+    def _channels(self, level: int, slot: int) -> tuple[ChannelSnapshot, ...]:
+        assert self.restore is not None
+        if self.restore.needs_rerouting:
+            return tuple(self.restore.channels)
+        return tuple(c for c in self.restore.channels if (c.level, c.slot) == (level, slot))
+
+    def commit_sinks(self, job_id: str, attempt: int, collected: CollectedResults) -> int:
+        """Finish the commits of the restored checkpoint and give up what older attempts left; the items committed."""
+        committed = 0
+        for node in self.plan.graph.nodes:
+            items = [] if self.restore is None else self.restore.prepared(node.uid)
+            if isinstance(node.factory, CollectFactory) and self.metadata is not None:
+                record = next((o for o in self.metadata.operators if o.uid == node.uid), None)
+                for subtask in record.subtasks if record is not None else ():
+                    for item in subtask.prepared:
+                        collected.take(
+                            node.factory.collector, node.uid, subtask.subtask, item.checkpoint_id, item.payload
+                        )
+            if not isinstance(node.factory, SinkFactory):
+                continue
+            committer = node.factory.sink.create_committer()
+            if committer is None:
+                continue
+            try:
+                committed += self._commit(committer, job_id, node.uid, attempt, [item.payload for item in items])
+            finally:
+                committer.close()
+        return committed
+
+    @staticmethod
+    def _commit(committer: Committer, job_id: str, uid: str, attempt: int, payloads: list[bytes]) -> int:
+        if payloads:
+            commit_with_retries(committer, payloads)
+        committer.abort_leftovers(job_id, uid, attempt, payloads)
+        return len(payloads)

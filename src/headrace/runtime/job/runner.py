@@ -1,0 +1,343 @@
+"""A job from `execute()` to its end: session, ownership, and one attempt after the other."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from headrace.checkpoint.job_directory import JobDirectory
+from headrace.checkpoint.lease import Lease
+from headrace.checkpoint.location import open_checkpoint
+from headrace.checkpoint.metadata.model import CheckpointMetadata
+from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.errors import (
+    ConfigurationError,
+    FencedError,
+    HeadraceError,
+    JobDefinitionError,
+    JobFailedError,
+    JobOwnedError,
+    RestoreError,
+    StorageError,
+    UserFunctionError,
+)
+from headrace.operators.factories import SinkFactory
+from headrace.plan.graph import JobPlan
+from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
+from headrace.runtime.job.attempt import Attempt, Command, End, Outcome, OwnershipLost, SourcePositions
+from headrace.runtime.job.client import JobClient, JobExecutionResult
+from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.observers import attach_observers
+from headrace.runtime.job.restoration import Restoration
+from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
+from headrace.runtime.spark.preflight import preflight, require
+from headrace.runtime.spark.session import SparkHandle, obtain_session
+
+LEASE_RENEWAL_S = 2.0
+
+_NO_RESTART = (ConfigurationError, JobDefinitionError, RestoreError, FencedError, JobOwnedError)
+"""Trying again cannot help."""
+
+
+class JobRun:
+    """One run of a job in this process. Made and started by `start_job`."""
+
+    def __init__(self, plan: JobPlan, settings: JobSettings, spark: Any | None) -> None:
+        self._plan = plan
+        self._settings = settings
+        self._spark = spark
+        self.job_id = settings.job_id
+        self.collected = CollectedResults()
+        self.board = StatusBoard(StatusReport(job_id=settings.job_id, name=settings.name, pid=os.getpid()))
+        self.result: Future[JobExecutionResult] = Future()
+        self._stopped: Future[None] = Future()
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._command: str | None = None
+        self._wanted = threading.Event()
+        self._started_ms = _now_ms()
+        self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id)
+        self._lease = Lease(settings.checkpointing.storage, settings.job_id)
+        self._thread = threading.Thread(target=self._run, name=f"job-{settings.job_id}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def cancel(self) -> Future[None]:
+        return self._order("cancel")
+
+    def suspend(self) -> Future[None]:
+        return self._order("suspend")
+
+    def _order(self, command: str) -> Future[None]:
+        if self._command is None:
+            self._command = command
+            self._wanted.set()
+            self._events.put(Command(command))
+        return self._stopped
+
+    # -- the runner's thread
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._observers = attach_observers(self.board, self._settings)
+            self._run_owned()
+        except BaseException as caught:
+            error = caught
+        finally:
+            self._finish(error)
+
+    def _finish(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.board.update(status=JobStatus.FAILED, last_failure=str(error))
+        for close in getattr(self, "_observers", ()):
+            close()
+        self.collected.end()
+        report = self.board.report
+        if error is not None:
+            self.result.set_exception(error)
+        elif report.status is JobStatus.FINISHED:
+            self.result.set_result(
+                JobExecutionResult(
+                    job_id=self.job_id,
+                    name=self._settings.name,
+                    net_runtime_ms=_now_ms() - self._started_ms,
+                    restarts=report.restarts,
+                    checkpoints=report.checkpoints_completed,
+                    records_read=report.records_read,
+                    records_written=report.records_written,
+                )
+            )
+        else:
+            self.result.set_exception(JobFailedError(f'Job "{self._settings.name}" was {report.status.value.lower()}.'))
+        self._stopped.set_result(None)
+
+    def _run_owned(self) -> None:
+        """Own the job's directory and a Spark session for as long as attempts go on."""
+        for node in self._plan.graph.nodes:
+            if isinstance(node.factory, SinkFactory):
+                node.factory.sink.preflight()
+        self._lease.acquire(self._settings.take_over)
+        renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._over = threading.Event()
+        renewing.start()
+        try:
+            handle = obtain_session(
+                self._spark,
+                self._plan.total_slots,
+                self._plan.largest_level,
+                self._settings.name,
+                self._settings.master,
+            )
+            try:
+                require(preflight(handle, self._plan.total_slots))
+                self._attempts(handle)
+            finally:
+                handle.stop()
+        finally:
+            self._over.set()
+            renewing.join(LEASE_RENEWAL_S * 2)
+            try:
+                self._lease.release()
+            except HeadraceError:
+                pass  # it is somebody else's by now, or storage is gone; it expires by itself
+
+    def _renew(self) -> None:
+        while not self._over.wait(LEASE_RENEWAL_S):
+            try:
+                self._lease.renew()
+            except JobOwnedError as error:
+                self._events.put(OwnershipLost(str(error)))
+                return
+            except StorageError:
+                continue
+
+    def _attempts(self, handle: SparkHandle) -> None:
+        run = self._directory.open_run()
+        session = self._settings.restart.session()
+        positions: SourcePositions | None = None
+        first = True
+        while True:
+            outcome, positions = self._attempt(handle, run, positions, first=first)
+            first = False
+            match outcome.end:
+                case End.FINISHED:
+                    self._end_run("FINISHED", JobStatus.FINISHED)
+                    return
+                case End.CANCELED:
+                    self._end_run("CANCELED", JobStatus.CANCELED)
+                    return
+                case End.SUSPENDED:
+                    self.board.update(status=JobStatus.SUSPENDED)
+                    return
+                case End.FAILED:
+                    self._decide(outcome, session)
+            if self._command is not None:
+                continue_with = self._command
+                if continue_with == "cancel":
+                    self._end_run("CANCELED", JobStatus.CANCELED)
+                else:
+                    self.board.update(status=JobStatus.SUSPENDED)
+                return
+
+    def _decide(self, outcome: Outcome, session: Any) -> None:
+        """Wait for the next attempt, or give up."""
+        error = outcome.error
+        assert error is not None
+        self.board.event("failure", error=type(error).__name__, message=str(error))
+        if isinstance(error, _NO_RESTART):
+            raise error
+        delay_ms = session.on_failure(_now_ms())
+        if delay_ms is None:
+            self._raise_final(error)
+        self.board.update(status=JobStatus.RESTARTING, restarts=self.board.report.restarts + 1)
+        self.board.event("restarting", delay_ms=delay_ms)
+        self._wanted.wait(delay_ms / 1_000)
+
+    def _raise_final(self, error: HeadraceError) -> None:
+        if isinstance(error, UserFunctionError):
+            raise error
+        raise JobFailedError(
+            f'Job "{self._settings.name}" failed and is not restarted ({self._settings.restart.describe()}): {error}'
+        ) from error
+
+    def _attempt(
+        self, handle: SparkHandle, run: int, positions: SourcePositions | None, *, first: bool
+    ) -> tuple[Outcome, SourcePositions | None]:
+        directory = self._directory
+        number = directory.claim_attempt()
+        metadata, storage, source = self._choose(first)
+        restoration = Restoration.of(
+            self._plan, metadata, storage, allow_non_restored=self._settings.allow_non_restored
+        )
+        own_id = metadata.checkpoint_id if metadata is not None and not source else None
+        directory.record_restored(number, own_id, source)
+        restoration.commit_sinks(self.job_id, number, self.collected)
+        retained = [directory.load(ref) for ref in directory.completed()] if not source else []
+        self._drop_orphans()
+        self.board.update(
+            attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id
+        )
+        self._forget_old_events()
+        attempt = Attempt(
+            plan=self._plan,
+            settings=self._settings,
+            handle=handle,
+            directory=directory,
+            number=number,
+            run=run,
+            restoration=restoration,
+            retained=retained,
+            events=self._events,
+            board=self.board,
+            collected=self.collected,
+            resume=positions,
+        )
+        outcome = attempt.run()
+        off = not self._settings.checkpointing.enabled
+        return outcome, attempt.positions() if off and outcome.end is End.FAILED else None
+
+    def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, CheckpointStorage | None, str]:
+        """The checkpoint to restore: what was asked for at the first start, else the newest of this job."""
+        asked = self._settings.restore_from
+        newest = None if asked and first else self._directory.newest()
+        if newest is not None:
+            return self._directory.load(newest), None, ""
+        if asked:
+            opened = open_checkpoint(asked)
+            return opened.metadata, opened.storage, asked
+        return None, None, ""
+
+    def _drop_orphans(self) -> None:
+        try:
+            self._directory.drop(self._directory.orphans())
+        except FencedError:
+            raise
+        except StorageError as error:
+            self.board.event("storage-trouble", reason=str(error))
+
+    def _forget_old_events(self) -> None:
+        """Messages of the attempt before must not reach the next one; commands stay."""
+        kept = []
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                break
+            if isinstance(event, Command | OwnershipLost):
+                kept.append(event)
+        for event in kept:
+            self._events.put(event)
+
+    def _end_run(self, ending: Any, status: JobStatus) -> None:
+        keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+        self._directory.end(ending)
+        if self._settings.checkpointing.retention is not keep:
+            self._directory.delete_checkpoints()
+        self.board.update(status=status)
+
+
+def start_job(plan: JobPlan, settings: JobSettings, spark: Any | None) -> JobClient:
+    """Start a job and return at once."""
+    run = JobRun(plan, settings, spark)
+    run.start()
+    return JobClient(run)
+
+
+def execute_job(plan: JobPlan, settings: JobSettings, spark: Any | None) -> JobExecutionResult:
+    """Run a job to its end. Ctrl-C suspends it: everything is kept, and the same program goes on from there."""
+    run = JobRun(plan, settings, spark)
+    run.start()
+    interrupted = threading.Event()
+    restore = _on_interrupt(lambda: (interrupted.set(), run.suspend()))
+    try:
+        # In slices: a main thread that blocks for good would not run signal handlers on every platform.
+        while not run.result.done():
+            _wait(run.result, 0.2)
+            restore.refresh()
+    finally:
+        restore.undo()
+    if interrupted.is_set() and run.board.report.status is JobStatus.SUSPENDED:
+        raise KeyboardInterrupt
+    return run.result.result()
+
+
+def _wait(future: Future[Any], timeout: float) -> None:
+    done = threading.Event()
+    future.add_done_callback(lambda _: done.set())
+    done.wait(timeout)
+
+
+class _on_interrupt:  # noqa: N801 - reads as a verb where it is used
+    """Our own SIGINT handler while a job runs: PySpark's would cancel the Spark job before we know why."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._main = threading.current_thread() is threading.main_thread()
+        self._before = signal.getsignal(signal.SIGINT) if self._main else None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """PySpark installs its handler when the session is made, which is later than ours."""
+        if self._main and signal.getsignal(signal.SIGINT) is not self._handle_signal:
+            self._handle_signal = self._handle
+            signal.signal(signal.SIGINT, self._handle_signal)
+
+    _handle_signal: Any = None
+
+    def _handle(self, signum: int, frame: Any) -> None:
+        self._call()
+
+    def undo(self) -> None:
+        if self._main and self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,217 @@
+"""A subtask of a chain: its operators, wired so that one calls the next, and its inputs from other tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.operators.base import Emit, Operator, OperatorContext, Outputs
+from headrace.operators.source import SourceOperator
+from headrace.operators.watermarks import MIN_WATERMARK
+from headrace.plan.graph import Chain, Edge, JobPlan, Node
+from headrace.runtime.task.cells import Address
+from headrace.runtime.task.edges import EdgeWriter
+from headrace.runtime.task.records import EdgeCodec
+from headrace.runtime.task.routing import producers_of
+from headrace.types.columns import batch_to_values
+from headrace.types.information import TypeInformation
+
+
+class ChainOutputs(Outputs):
+    """Where one operator's results go: operators in the same task are called, edges are written to."""
+
+    def __init__(self, output_type: TypeInformation | None) -> None:
+        self._output_type = output_type
+        self._operators: list[Operator] = []
+        self._writers: list[EdgeWriter] = []
+        self._side: dict[str, list[Emit]] = {}
+        self._side_writers: list[EdgeWriter] = []
+        self._side_operators: list[Operator] = []
+        self.emit: Emit = _drop
+
+    def add_operator(self, operator: Operator, tag: str | None) -> None:
+        if tag is None:
+            self._operators.append(operator)
+        else:
+            self._side.setdefault(tag, []).append(operator.process)
+            self._side_operators.append(operator)
+
+    def add_writer(self, writer: EdgeWriter) -> None:
+        if writer.tag is None:
+            self._writers.append(writer)
+        else:
+            self._side.setdefault(writer.tag, []).append(writer.append)
+            self._side_writers.append(writer)
+
+    def seal(self) -> None:
+        """All targets are known: bind `emit` to the one target, or to a loop over several."""
+        targets: list[Emit] = [o.process for o in self._operators] + [w.append for w in self._writers]
+        if len(targets) == 1:
+            self.emit = targets[0]
+        elif targets:
+
+            def emit_to_all(value: Any, timestamp: int | None) -> None:
+                for target in targets:
+                    target(value, timestamp)
+
+            self.emit = emit_to_all
+
+    def emit_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> None:
+        for writer in self._writers:
+            writer.append_columns(batch, timestamps)
+        rest = [o for o in self._operators if not o.process_columns(batch, timestamps)]
+        if not rest:
+            return
+        assert self._output_type is not None
+        values = batch_to_values(self._output_type, batch)
+        times = [None] * len(values) if timestamps is None else timestamps.to_pylist()
+        for operator in rest:
+            process = operator.process
+            for value, timestamp in zip(values, times, strict=True):
+                process(value, timestamp)
+
+    def side(self, tag_id: str, value: Any, timestamp: int | None) -> None:
+        for target in self._side.get(tag_id, ()):
+            target(value, timestamp)
+
+    def watermark(self, time_ms: int) -> None:
+        for operator in (*self._operators, *self._side_operators):
+            operator.watermark(time_ms)
+        for writer in (*self._writers, *self._side_writers):
+            writer.watermark(time_ms)
+
+    def idle(self, is_idle: bool) -> None:
+        for operator in (*self._operators, *self._side_operators):
+            operator.idle(is_idle)
+        for writer in (*self._writers, *self._side_writers):
+            writer.idle(is_idle)
+
+    def end(self) -> None:
+        for operator in (*self._operators, *self._side_operators):
+            operator.end_input()
+        for writer in (*self._writers, *self._side_writers):
+            writer.end()
+
+
+def _drop(value: Any, timestamp: int | None) -> None:
+    """Results that nobody asked for."""
+
+
+@dataclass(slots=True)
+class _Producer:
+    watermark: int = MIN_WATERMARK
+    idle: bool = False
+    ended: bool = False
+
+
+class ChainInput:
+    """Watermarks, idleness and ends of all producers of a chain's head; each edge and producer counts alone."""
+
+    def __init__(self, head: Operator, producers: Sequence[tuple[int, int]]) -> None:
+        self._head = head
+        self._producers = {key: _Producer() for key in producers}
+        self._watermark = MIN_WATERMARK
+        self._idle = False
+        self.ended = False
+
+    def watermark(self, address: Address, time_ms: int) -> None:
+        producer = self._producers[address.edge, address.producer]
+        producer.watermark = max(producer.watermark, time_ms)
+        if producer.idle:
+            producer.idle = False
+        self._advance()
+
+    def idle(self, address: Address, is_idle: bool) -> None:
+        self._producers[address.edge, address.producer].idle = is_idle
+        all_idle = all(p.idle or p.ended for p in self._producers.values()) and not self.ended
+        if all_idle != self._idle:
+            self._idle = all_idle
+            self._head.idle(all_idle)
+        self._advance()
+
+    def end(self, address: Address) -> None:
+        producer = self._producers[address.edge, address.producer]
+        producer.ended = True
+        if all(p.ended for p in self._producers.values()):
+            self.ended = True
+            self._head.end_input()
+        else:
+            self._advance()
+
+    def _advance(self) -> None:
+        awake = [p.watermark for p in self._producers.values() if not p.idle and not p.ended]
+        if awake and (reached := min(awake)) > self._watermark:
+            self._watermark = reached
+            self._head.watermark(reached)
+
+
+class ChainSubtask:
+    """One subtask of one chain in this task."""
+
+    def __init__(self, chain: Chain, subtask: int, operators: dict[int, Operator], input: ChainInput | None) -> None:
+        self.chain = chain
+        self.subtask = subtask
+        self.operators = operators
+        """By node id, in topological order."""
+        self.input = input
+        """None for a chain that begins with a source."""
+        self.head = operators[chain.nodes[0]]
+
+    @property
+    def source(self) -> SourceOperator | None:
+        return self.head if isinstance(self.head, SourceOperator) else None
+
+    @property
+    def ended(self) -> bool:
+        return self.input.ended if self.input is not None else self._source_ended
+
+    _source_ended = False
+
+    def end_source(self) -> None:
+        """The reader has read its last split: event time ends here."""
+        self._source_ended = True
+        self.head.end_input()
+
+
+def build_subtask(
+    plan: JobPlan,
+    chain: Chain,
+    subtask: int,
+    make_context: Callable[[Node, int], OperatorContext],
+    make_writer: Callable[[Edge, Node, int], EdgeWriter],
+) -> tuple[ChainSubtask, list[EdgeWriter], dict[int, EdgeCodec]]:
+    """Create and wire the operators of a chain; also its edge writers and the codecs of its in-edges."""
+    graph = plan.graph
+    nodes = [graph.node(n) for n in chain.nodes]
+    operators = {node.id: node.factory.create() for node in nodes}
+    writers: list[EdgeWriter] = []
+    outputs: dict[int, ChainOutputs] = {}
+    # From the last to the first, so that every operator's targets exist when it is set up.
+    for node in reversed(nodes):
+        out = outputs[node.id] = ChainOutputs(node.output_type)
+        for edge in graph.outputs(node.id):
+            if edge.id in plan.exchanged:
+                writer = make_writer(edge, node, subtask)
+                writers.append(writer)
+                out.add_writer(writer)
+            else:
+                out.add_operator(operators[edge.target], edge.tag)
+        out.seal()
+        operators[node.id].setup(make_context(node, subtask), out)
+    in_edges = graph.inputs(chain.nodes[0])
+    codecs = {edge.id: EdgeCodec(edge) for edge in in_edges}
+    chain_input = None
+    if in_edges:
+        producers = [
+            (edge.id, producer)
+            for edge in in_edges
+            for producer in producers_of(edge, subtask, graph.node(edge.source).parallelism, chain.parallelism)
+        ]
+        chain_input = ChainInput(operators[chain.nodes[0]], producers)
+        if not producers:
+            # A rescale edge from fewer producers may leave a subtask without any: its input is over at once.
+            chain_input.ended = True
+    return ChainSubtask(chain, subtask, operators, chain_input), writers, codecs

@@ -1,0 +1,412 @@
+"""A task from its first line to its last: what Spark runs in a Python worker."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import failpoints
+from headrace.backends.heap.backend import HeapBackend
+from headrace.backends.heap.options import HeapOptions
+from headrace.backends.rocksdb.backend import RocksDBBackend
+from headrace.checkpoint.storage.paths import WriterScope
+from headrace.errors import FencedError, UserFunctionError
+from headrace.operators.base import Attention, OperatorContext, Restored
+from headrace.operators.collect import Collected as CollectedRecords
+from headrace.plan.graph import Edge, Node
+from headrace.plan.settings import CheckpointingMode
+from headrace.runtime.control import messages
+from headrace.runtime.control.client import ControlClient
+from headrace.runtime.control.wire import ConnectionLost
+from headrace.runtime.spark.taskcontext import task_attempt_number
+from headrace.runtime.task.chain import ChainSubtask, build_subtask
+from headrace.runtime.task.deployment import LevelDeployment
+from headrace.runtime.task.edges import Clock, EdgeWriter
+from headrace.runtime.task.gate import CONTROL, GateMode, InputGate
+from headrace.runtime.task.in_flight import Owner, admit, read_frames, reroute
+from headrace.runtime.task.mailbox import Mailbox
+from headrace.runtime.task.output import OutputClosed, OutputQueue
+from headrace.runtime.task.records import EdgeCodec
+from headrace.runtime.task.routing import Router
+from headrace.runtime.task.snapshots import SnapshotWriter
+from headrace.state.backend import BackendContext, FileStore, KeyedStateBackend
+from headrace.state.key_groups import group_range
+
+READ_AHEAD = 256 * 1024
+SWITCH_INTERVAL_S = 0.001
+"""A mailbox at full load must let the input and control threads in: 28 ms instead of 69 ms at the 99th percentile."""
+
+
+class TaskFailed(Exception):
+    """Raised in the Spark task after the driver was told the cause."""
+
+
+class LevelTask:
+    """The function of a level: called once in every worker with the cells for its slot."""
+
+    def __init__(self, deployment: LevelDeployment) -> None:
+        self.deployment = deployment
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        slot = _slot_of(self.deployment.level, batches)
+        return Task(self.deployment, slot, batches).run()
+
+
+def _slot_of(level: int, batches: Iterator[pa.RecordBatch]) -> int:
+    if level == 0:
+        return int(next(batches).column(0)[0].as_py())
+    return task_attempt_number().partition_id
+
+
+class Task:
+    """One slot of one level for one attempt: threads, control connection, mailbox."""
+
+    def __init__(self, deployment: LevelDeployment, slot: int, batches: Iterator[pa.RecordBatch]) -> None:
+        self._deployment = deployment
+        self._level = deployment.level
+        self._slot = slot
+        self._batches = batches
+        plan = deployment.plan
+        self._next_slots = plan.levels[self._level + 1].slots if self._level + 1 < len(plan.levels) else 0
+        self._attention = Attention()
+        self._wakeup = threading.Event()
+        self._clock = Clock()
+        self._output = OutputQueue(slot, self._next_slots, self._attention)
+        self._output.on_room(self._wakeup)
+        self._room = threading.Condition()
+        self._mailbox: Mailbox | None = None
+        self._gate: InputGate | None = None
+        self._error: BaseException | None = None
+        self._stopping = threading.Event()
+        self._local_dir = Path(tempfile.mkdtemp(prefix=f"headrace-{deployment.job_id}-{self._level}-{slot}-"))
+        self._background = ThreadPoolExecutor(max_workers=2, thread_name_prefix="commit")
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        """The generator that Spark pulls: it only empties the output queue."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        failpoints.configure(self._deployment.failpoints[0], _path_or_none(self._deployment.failpoints[1]))
+        deployment = self._deployment
+        self._client = ControlClient(deployment.host, deployment.port, deployment.secret)
+        self._client.send(
+            messages.Hello(deployment.attempt, self._level, self._slot, os.getpid(), socket.gethostname())
+        )
+        mailbox = threading.Thread(target=self._run_mailbox, name="mailbox", daemon=True)
+        mailbox.start()
+        try:
+            yield from self._output.batches()
+            mailbox.join(5.0)
+            if self._error is not None:
+                raise TaskFailed(f"Task {self._level}.{self._slot} failed: {self._error}") from self._error
+        finally:
+            self._stopping.set()
+            self._output.close()
+            self._client.close()
+            shutil.rmtree(self._local_dir, ignore_errors=True)
+
+    # -- the mailbox thread
+
+    def _run_mailbox(self) -> None:
+        subtasks: list[ChainSubtask] = []
+        try:
+            deploy = self._client.receive()
+            if isinstance(deploy, messages.Refuse):
+                raise FencedError(f"The driver refused task {self._level}.{self._slot}: {deploy.reason}.")
+            assert isinstance(deploy, messages.Deploy)
+            started = time.monotonic()
+            self._mailbox = mailbox = self._assemble(subtasks, deploy)
+            self._client.send(messages.Ready(round((time.monotonic() - started) * 1_000)))
+            start = self._client.receive()
+            assert isinstance(start, messages.Start), start
+            threading.Thread(
+                target=self._client.listen, args=(self._on_message, self._on_lost), name="control", daemon=True
+            ).start()
+            threading.Thread(target=self._read_input, name="input", daemon=True).start()
+            mailbox.run()
+            self._output.finish()
+        except OutputClosed:
+            pass
+        except ConnectionLost as error:
+            self._fail(FencedError(f"The driver is gone: {error}"), tell=False)
+        except BaseException as error:
+            self._fail(error, tell=True)
+        finally:
+            self._close(subtasks)
+
+    def _fail(self, error: BaseException, *, tell: bool) -> None:
+        self._error = error
+        if tell and not self._stopping.is_set():
+            try:
+                self._client.send(_failure_message(error, self._level, self._slot))
+                # The driver cancels the Spark job at once; raising earlier would have Spark report it late and wrong.
+                self._stopping.wait(10.0)
+            except ConnectionLost:
+                pass
+        self._output.close()
+
+    def _close(self, subtasks: list[ChainSubtask]) -> None:
+        if self._gate is not None:
+            self._gate.close()
+        snapshots = getattr(self, "_snapshots", None)
+        if snapshots is not None:
+            snapshots.close()
+        self._background.shutdown(wait=False, cancel_futures=True)
+        for subtask in subtasks:
+            for operator in subtask.operators.values():
+                try:
+                    operator.close()
+                except Exception as error:
+                    if self._error is None:
+                        self._error = error
+
+    def _assemble(self, subtasks: list[ChainSubtask], deploy: messages.Deploy) -> Mailbox:
+        deployment = self._deployment
+        plan = deployment.plan
+        checkpointing = deployment.checkpointing
+        router = Router(plan)
+        writers: list[EdgeWriter] = []
+        codecs: dict[int, EdgeCodec] = {}
+
+        def make_writer(edge: Edge, node: Node, subtask: int) -> EdgeWriter:
+            target = plan.graph.node(edge.target)
+            return EdgeWriter(
+                edge,
+                level=self._level,
+                producer=subtask,
+                producers=node.parallelism,
+                target_parallelism=target.parallelism,
+                target_max_parallelism=target.max_parallelism,
+                router=router,
+                queue=self._output,
+                clock=self._clock,
+            )
+
+        for chain in plan.chains:
+            if chain.level != self._level:
+                continue
+            for subtask, slot in enumerate(chain.slots):
+                if slot == self._slot:
+                    built, its_writers, its_codecs = build_subtask(plan, chain, subtask, self._context, make_writer)
+                    subtasks.append(built)
+                    writers.extend(its_writers)
+                    codecs.update(its_codecs)
+        channels = set(range(plan.levels[self._level - 1].slots)) if self._level else set()
+        if any(s.source is not None for s in subtasks) or self._level == 0:
+            channels.add(CONTROL)
+        exactly_once = checkpointing.mode is CheckpointingMode.EXACTLY_ONCE
+        timeout = checkpointing.aligned_timeout_ms / 1_000 if checkpointing.unaligned else None
+        self._gate = gate = InputGate(
+            channels,
+            mode=GateMode.EXACTLY_ONCE if exactly_once else GateMode.AT_LEAST_ONCE,
+            clock=time.monotonic,
+            aligned_timeout_s=timeout if exactly_once else None,
+            aside_limit=checkpointing.alignment_max_bytes,
+            spill_dir=self._local_dir,
+            on_urgent=self._wake,
+        )
+        self._snapshots = SnapshotWriter(
+            level=self._level,
+            slot=self._slot,
+            storage=deployment.storage,
+            home=deployment.home,
+            attempt=deployment.attempt,
+            send=self._send,
+        )
+        self._snapshots.known_shared = frozenset(deploy.known_shared)
+        self._open(subtasks, deploy)
+        self._put_back(deploy, subtasks, gate)
+        return Mailbox(
+            level=self._level,
+            slot=self._slot,
+            subtasks=subtasks,
+            writers=writers,
+            codecs=codecs,
+            router=router,
+            gate=gate,
+            output=self._output,
+            snapshots=self._snapshots,
+            send=self._send,
+            clock=self._clock,
+            attention=self._attention,
+            wakeup=self._wakeup,
+            buffer_timeout_s=deployment.buffer_timeout_ms / 1_000,
+            input_consumed=self._input_consumed,
+            in_background=self._in_background,
+        )
+
+    def _open(self, subtasks: list[ChainSubtask], deploy: messages.Deploy) -> None:
+        failpoints.hit("task_open", f"{self._level}.{self._slot}")
+        store = self._restored_files()
+        restored = {(r.uid, r.subtask): r for r in deploy.subtasks}
+        for subtask in subtasks:
+            # From the last to the first, as Flink does: an operator may emit in open().
+            for operator in reversed(subtask.operators.values()):
+                if deploy.restored:
+                    saved = restored.get((operator.context.uid, operator.context.subtask))
+                    failpoints.hit("restore_file", f"{self._level}.{self._slot}")
+                    if saved is not None:
+                        operator.restore(
+                            Restored(saved.keyed, saved.operator_state, saved.extra, saved.ended), store
+                        )
+                operator.open()
+            if subtask.source is not None and self._deployment.announce_positions:
+                subtask.source.announce = self._announce
+
+    def _restored_files(self) -> FileStore:
+        deployment = self._deployment
+        storage = deployment.restore_storage or deployment.storage
+        return storage.file_store(WriterScope(deployment.home, 0, deployment.attempt).prefix)
+
+    def _put_back(self, deploy: messages.Deploy, subtasks: list[ChainSubtask], gate: InputGate) -> None:
+        """Cells in flight come first, in their order, before any new input."""
+        if not deploy.channels:
+            return
+        plan = self._deployment.plan
+        edges = {e.id: e for e in plan.graph.edges if e.id in plan.exchanged}
+        store = self._restored_files()
+        for channel in deploy.channels:
+            where = f"channel state of task {channel.level}.{channel.slot}"
+            cells = list(read_frames(store.read(channel.cells), where))
+            for _, data in cells:
+                admit(data, edges)
+            if deploy.reroute:
+                targets = {
+                    e.id: [s.subtask for s in subtasks if s.chain.nodes[0] == e.target] for e in edges.values()
+                }
+                nodes = {e.id: plan.graph.node(e.target) for e in edges.values()}
+                owner = Owner(
+                    edges,
+                    {i: n.parallelism for i, n in nodes.items()},
+                    {i: n.max_parallelism for i, n in nodes.items()},
+                )
+                cells = list(reroute(cells, edges, targets, owner))
+            gate.put_back(cells)
+
+    def _context(self, node: Node, subtask: int) -> OperatorContext:
+        deployment = self._deployment
+        checkpointing = deployment.checkpointing
+        return OperatorContext(
+            job_id=deployment.job_id,
+            uid=node.uid,
+            name=node.name,
+            declared_at=node.declared_at,
+            subtask=subtask,
+            parallelism=node.parallelism,
+            max_parallelism=node.max_parallelism,
+            attempt=deployment.attempt,
+            job_parameters=deployment.job_parameters,
+            backend=self._backend(node, subtask) if node.factory.keyed else None,
+            now_ms=_now_ms,
+            notify=self._notify,
+            wake=self._wake,
+            checkpointing=checkpointing.enabled,
+            exactly_once_output=checkpointing.enabled,
+        )
+
+    def _backend(self, node: Node, subtask: int) -> KeyedStateBackend:
+        options = self._deployment.backend
+        local_dir = self._local_dir / f"node-{node.id}-{subtask}"
+        local_dir.mkdir()
+        context = BackendContext(
+            uid=node.uid,
+            subtask=subtask,
+            key_groups=group_range(subtask, node.parallelism, node.max_parallelism),
+            max_parallelism=node.max_parallelism,
+            local_dir=local_dir,
+            object_reuse=self._deployment.object_reuse,
+        )
+        return HeapBackend(context, options) if isinstance(options, HeapOptions) else RocksDBBackend(context, options)
+
+    # -- other threads
+
+    def _wake(self) -> None:
+        self._attention.raised = True
+        self._wakeup.set()
+
+    def _send(self, message: messages.Message) -> None:
+        try:
+            self._client.send(message)
+        except ConnectionLost as error:
+            self._on_lost(str(error))
+
+    def _notify(self, what: Any) -> None:
+        """From an operator to the driver."""
+        if isinstance(what, CollectedRecords):
+            self._send(
+                messages.Collected(what.collector, what.uid, what.subtask, what.checkpoint_id, what.payload)
+            )
+        else:
+            self._send(what)
+
+    def _announce(self, uid: str, subtask: int, splits: Sequence[bytes]) -> None:
+        self._send(messages.Announced(uid, subtask, tuple(splits)))
+
+    def _on_message(self, message: Any) -> None:
+        assert self._mailbox is not None
+        self._mailbox.deliver(message)
+
+    def _on_lost(self, reason: str) -> None:
+        """Without its driver a task must not go on: a newer attempt may run already."""
+        if self._stopping.is_set():
+            return
+        self._error = self._error or FencedError(f"The driver is gone: {reason}")
+        self._output.close()
+        # A user function may never return; then the process ends itself.
+        if not self._stopping.wait(5.0):
+            os._exit(1)
+
+    def _in_background(self, work: Callable[[], Any]) -> None:
+        self._background.submit(work)
+
+    def _input_consumed(self) -> None:
+        with self._room:
+            self._room.notify()
+
+    def _read_input(self) -> None:
+        """Drain Spark's iterator to its end, always; stop for a while above the read-ahead limit."""
+        assert self._gate is not None and self._mailbox is not None
+        gate, wakeup = self._gate, self._wakeup
+        try:
+            for batch in self._batches:
+                channels = batch.column(1)
+                data = batch.column(2)
+                for row in range(batch.num_rows):
+                    gate.arrive(channels[row].as_py(), data[row].as_py())
+                wakeup.set()
+                while not gate.may_read_on(READ_AHEAD) and not self._stopping.is_set():
+                    with self._room:
+                        self._room.wait(0.1)
+        except Exception as error:
+            if not self._stopping.is_set():
+                self._error = self._error or error
+                self._output.close()
+            return
+        self._mailbox.input_ended()
+
+
+def _failure_message(error: BaseException, level: int, slot: int) -> messages.Failed:
+    if isinstance(error, UserFunctionError):
+        return messages.Failed(
+            type(error).__name__, str(error), error.operator, error.uid, error.record, error.location, error.cause
+        )
+    cause = "".join(traceback.format_exception(error))
+    return messages.Failed(type(error).__name__, f"Task {level}.{slot}: {type(error).__name__}: {error}", cause=cause)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _path_or_none(text: str) -> Path | None:
+    return Path(text) if text else None

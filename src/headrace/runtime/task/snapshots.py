@@ -1,0 +1,135 @@
+"""The background of a task: writes snapshots, completes channel state, acknowledges; and commits sinks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from headrace import failpoints
+from headrace.checkpoint.handles import ChannelSnapshot, TaskSnapshot
+from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.checkpoint.storage.paths import WriterScope
+from headrace.errors import CheckpointError, CheckpointFailure, StorageError
+from headrace.operators.base import SubtaskWork
+from headrace.runtime.control.messages import Acknowledge, Decline, Message
+from headrace.runtime.task.in_flight import frames
+from headrace.runtime.task.spill import Queued
+
+
+@dataclass(slots=True)
+class RunningSnapshot:
+    """A snapshot whose synchronous part is over."""
+
+    checkpoint_id: int
+    work: list[SubtaskWork]
+    alignment_s: float
+    sync_s: float
+    logged: list[Queued]
+    log_complete: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+class SnapshotWriter:
+    """Runs the asynchronous part of snapshots, several at a time if need be."""
+
+    def __init__(
+        self,
+        *,
+        level: int,
+        slot: int,
+        storage: CheckpointStorage,
+        home: str,
+        attempt: int,
+        send: Callable[[Message], None],
+    ) -> None:
+        self._level = level
+        self._slot = slot
+        self._storage = storage
+        self._home = home
+        self._attempt = attempt
+        self._send = send
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="snapshot")
+        self._running: dict[int, RunningSnapshot] = {}
+        self.known_shared: frozenset[str] = frozenset()
+
+    def begin(self, snapshot: RunningSnapshot) -> None:
+        self._running[snapshot.checkpoint_id] = snapshot
+        self._pool.submit(self._write, snapshot, self.known_shared)
+
+    def log_complete(self, checkpoint_id: int, cells: list[Queued]) -> None:
+        """The rest of the cells in flight."""
+        snapshot = self._running.get(checkpoint_id)
+        if snapshot is not None:
+            snapshot.logged.extend(cells)
+            snapshot.log_complete.set()
+
+    def abort(self, checkpoint_id: int) -> None:
+        snapshot = self._running.pop(checkpoint_id, None)
+        if snapshot is not None:
+            snapshot.cancelled.set()
+            snapshot.log_complete.set()
+            for work in snapshot.work:
+                work.cancel()
+
+    def close(self) -> None:
+        for checkpoint_id in list(self._running):
+            self.abort(checkpoint_id)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _write(self, snapshot: RunningSnapshot, known_shared: frozenset[str]) -> None:
+        checkpoint_id = snapshot.checkpoint_id
+        scope = f"{self._level}.{self._slot}"
+        started = time.monotonic()
+        try:
+            failpoints.hit("after_snapshot_local", scope)
+            prefix = WriterScope(self._home, checkpoint_id, self._attempt).prefix
+            store = self._storage.file_store(prefix, known_shared)
+            subtasks = tuple(work.finish(store) for work in snapshot.work)
+            snapshot.log_complete.wait()
+            if snapshot.cancelled.is_set():
+                return
+            channels = None
+            if snapshot.logged:
+                cells = store.write(f"channels-{self._level}-{self._slot}", frames(snapshot.logged))
+                channels = ChannelSnapshot(self._level, self._slot, cells, len(snapshot.logged))
+            failpoints.hit("after_upload", scope)
+            sizes = [file.size for subtask in subtasks if subtask.keyed is not None for file in subtask.keyed.files]
+            fresh = [
+                file.size
+                for subtask in subtasks
+                if subtask.keyed is not None
+                for file in subtask.keyed.files
+                if file.path not in known_shared
+            ]
+            failpoints.hit("before_ack", scope)
+            self._send(
+                Acknowledge(
+                    checkpoint_id,
+                    TaskSnapshot(
+                        level=self._level,
+                        slot=self._slot,
+                        subtasks=subtasks,
+                        channels=channels,
+                        alignment_ms=round(snapshot.alignment_s * 1_000),
+                        sync_ms=round(snapshot.sync_s * 1_000),
+                        async_ms=round((time.monotonic() - started) * 1_000),
+                        bytes_total=sum(sizes) + (channels.cells.size if channels else 0),
+                        bytes_uploaded=sum(fresh) + (channels.cells.size if channels else 0),
+                    ),
+                )
+            )
+        except CheckpointError as error:
+            self._decline(snapshot, error.failure, error.detail)
+        except StorageError as error:
+            self._decline(snapshot, CheckpointFailure.STORAGE, str(error))
+        except Exception as error:
+            self._decline(snapshot, CheckpointFailure.TASK_FAILED, f"{type(error).__name__}: {error}")
+        finally:
+            self._running.pop(checkpoint_id, None)
+
+    def _decline(self, snapshot: RunningSnapshot, failure: CheckpointFailure, detail: str) -> None:
+        if not snapshot.cancelled.is_set():
+            self._send(Decline(snapshot.checkpoint_id, failure.name, detail))

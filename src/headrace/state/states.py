@@ -1,0 +1,124 @@
+"""The five keyed states as user functions see them. Each speaks of the current record's key only."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
+
+
+class State(ABC):
+    """Base of all keyed states."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget everything under the current key."""
+
+
+class ValueState(State, Generic[T]):
+    """One value."""
+
+    @abstractmethod
+    def value(self) -> T | None:
+        """The value, or None if there is none."""
+
+    @abstractmethod
+    def update(self, value: T | None) -> None:
+        """Set the value; None clears it."""
+
+
+class ListState(State, Generic[T]):
+    """A list in order of addition."""
+
+    @abstractmethod
+    def get(self) -> Iterable[T]: ...
+
+    @abstractmethod
+    def add(self, value: T) -> None: ...
+
+    @abstractmethod
+    def add_all(self, values: Iterable[T]) -> None: ...
+
+    @abstractmethod
+    def update(self, values: Iterable[T]) -> None:
+        """Replace the whole list."""
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.get())
+
+
+class MapState(State, Generic[K, V]):
+    """A map; also usable as a mapping (`m[k]`, `k in m`, `del m[k]`, iteration over keys)."""
+
+    @abstractmethod
+    def get(self, key: K) -> V | None: ...
+
+    @abstractmethod
+    def put(self, key: K, value: V) -> None: ...
+
+    @abstractmethod
+    def put_all(self, entries: Mapping[K, V]) -> None: ...
+
+    @abstractmethod
+    def remove(self, key: K) -> None: ...
+
+    @abstractmethod
+    def contains(self, key: K) -> bool: ...
+
+    @abstractmethod
+    def items(self) -> Iterable[tuple[K, V]]: ...
+
+    @abstractmethod
+    def keys(self) -> Iterable[K]: ...
+
+    @abstractmethod
+    def values(self) -> Iterable[V]: ...
+
+    @abstractmethod
+    def is_empty(self) -> bool: ...
+
+    def __getitem__(self, key: K) -> V:
+        value = self.get(key)
+        if value is None and not self.contains(key):
+            raise KeyError(key)
+        return value  # type: ignore[return-value]  # a stored None is a legal value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        if not self.contains(key):
+            raise KeyError(key)
+        self.remove(key)
+
+    def __contains__(self, key: K) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+
+class ReducingState(State, Generic[T]):
+    """One value, folded at every `add`."""
+
+    @abstractmethod
+    def get(self) -> T | None: ...
+
+    @abstractmethod
+    def add(self, value: T) -> None: ...
+
+
+class AggregatingState(State, Generic[IN, OUT]):
+    """One accumulator; `get` gives the aggregate function's result."""
+
+    @abstractmethod
+    def get(self) -> OUT | None: ...
+
+    @abstractmethod
+    def add(self, value: IN) -> None: ...

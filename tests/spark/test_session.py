@@ -1,0 +1,221 @@
+"""The Spark application a job runs in: made by us or brought by the user."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from headrace.errors import ConfigurationError
+from headrace.runtime.spark.errors import PreflightError, SparkSettingsError, UnsupportedSparkError
+from headrace.runtime.spark.preflight import preflight, require
+from headrace.runtime.spark.session import obtain_session, settings_of
+from headrace.runtime.spark.settings import NETWORK_BUFFER_SIZE, SESSION_SETTINGS, STATIC_SETTINGS, spark_conf
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def user_session() -> Iterator[Callable[[dict[str, str]], SparkSession]]:
+    """Builds a session as a user would, on two local slots."""
+    made: list[SparkSession] = []
+
+    def build(conf: dict[str, str]) -> SparkSession:
+        builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+        for name, value in conf.items():
+            builder = builder.config(name, value)
+        made.append(builder.getOrCreate())
+        return made[-1]
+
+    yield build
+    for session in made:
+        session.stop()
+
+
+def test_our_own_application_passes_every_check_and_ends_with_its_handle() -> None:
+    handle = obtain_session(None, 3, 2, "own", None)
+    try:
+        assert (handle.is_local, handle.owns_session, handle.total_slots()) == (True, True, 3)
+        findings = preflight(handle, 3)
+        assert all(finding.ok for finding in findings), [str(finding) for finding in findings]
+        require(findings)
+    finally:
+        handle.stop()
+    assert SparkContext._active_spark_context is None
+    handle.stop()
+
+
+def test_a_second_job_shares_the_application_until_both_are_over() -> None:
+    first = obtain_session(None, 4, 2, "first", None)
+    second = obtain_session(None, 2, 1, "second", None)
+    assert second.context is first.context
+    first.stop()
+    assert second.session.range(3).count() == 3
+    second.stop()
+    assert SparkContext._active_spark_context is None
+
+
+def test_an_application_that_a_job_holds_is_not_replaced_by_a_larger_one() -> None:
+    small = obtain_session(None, 1, 1, "small", None)
+    with pytest.raises(ConfigurationError, match=r"local\[1\], is too small for a job of 5 slots"):
+        obtain_session(None, 5, 3, "large", None)
+    assert small.session.range(3).count() == 3
+    small.stop()
+    large = obtain_session(None, 5, 3, "large", None)
+    assert large.total_slots() == 5
+    large.stop()
+
+
+def test_settings_of_a_session_touch_no_query_of_the_user(
+    user_session: Callable[[dict[str, str]], SparkSession],
+) -> None:
+    session = user_session(spark_conf(2, 1))
+    before = {name: session.conf.get(name) for name in SESSION_SETTINGS}
+    handle = obtain_session(session, 2, 1, "guest", None)
+    assert {name: handle.session.conf.get(name) for name in SESSION_SETTINGS} == SESSION_SETTINGS
+    assert {name: session.conf.get(name) for name in SESSION_SETTINGS} == before
+    handle.stop()
+    assert not handle.owns_session
+    assert session.range(3).count() == 3, "a user's application goes on"
+
+
+def test_a_users_session_with_wrong_settings_is_refused_with_all_their_names(
+    user_session: Callable[[dict[str, str]], SparkSession],
+) -> None:
+    wrong = {
+        "spark.speculation": "true",
+        "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": "pyspark.daemon",
+        NETWORK_BUFFER_SIZE: "1048576",
+    }
+    session = user_session({**spark_conf(2, 1), **wrong})
+    with pytest.raises(SparkSettingsError) as refusal:
+        obtain_session(session, 2, 1, "guest", None)
+    assert {mismatch.name for mismatch in refusal.value.mismatches} == set(wrong)
+    for name, value in wrong.items():
+        assert f"{name} is '{value}', wanted '{spark_conf(2, 1)[name]}'" in str(refusal.value)
+
+
+def test_the_active_session_of_the_process_is_checked_too(
+    user_session: Callable[[dict[str, str]], SparkSession],
+) -> None:
+    user_session({**spark_conf(2, 1), "spark.speculation": "true"})
+    with pytest.raises(SparkSettingsError, match=r"spark\.speculation is 'true', wanted 'false'"):
+        obtain_session(None, 2, 1, "guest", None)
+
+
+def test_too_few_slots_are_a_finding_that_names_the_need(
+    user_session: Callable[[dict[str, str]], SparkSession],
+) -> None:
+    session = user_session(spark_conf(6, 3))
+    handle = obtain_session(session, 6, 3, "guest", None)
+    with pytest.raises(PreflightError, match=r"Spark task slots: 2 of 2 free; wanted 6 at once.*local\[6\]"):
+        require(preflight(handle, 6))
+
+
+def test_settings_alone_can_be_checked_before_spark_starts() -> None:
+    assert all(finding.ok for finding in preflight(spark_conf(4, 2), 4))
+    findings = preflight({**STATIC_SETTINGS, "spark.dynamicAllocation.enabled": "true"}, 4)
+    assert [str(finding) for finding in findings if not finding.ok] == [
+        "spark.dynamicAllocation.enabled: true; wanted false. "
+        "Set it where the session is built: see headrace.spark_conf()."
+    ]
+
+
+def test_a_worker_without_our_packages_is_a_finding(
+    user_session: Callable[[dict[str, str]], SparkSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/bin/false")
+    handle = obtain_session(user_session(spark_conf(2, 1)), 2, 1, "guest", None)
+    [worker] = [finding for finding in preflight(handle, 2) if finding.name == "Python worker"]
+    assert not worker.ok
+    assert "/bin/false" in worker.found
+    assert "PYSPARK_PYTHON" in worker.remedy
+
+
+def test_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    with pytest.raises(UnsupportedSparkError, match="Spark Connect"):
+        obtain_session(remote, 2, 1, "guest", None)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    with pytest.raises(UnsupportedSparkError, match="SPARK_REMOTE in the environment"):
+        obtain_session(None, 2, 1, "guest", None)
+
+
+def test_the_environment_of_the_user_is_left_as_it_was() -> None:
+    before = dict(os.environ)
+    obtain_session(None, 1, 1, "own", None).stop()
+    changed = {name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
+    assert not changed & {"JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"}
+
+
+QUIET_PROGRAM = """
+import sys
+from functools import partial
+from pathlib import Path
+from headrace.runtime.spark.session import obtain_session
+from headrace.runtime.spark.submit import LevelSpec, SparkJob
+
+def announce_and_idle(started, never, batches):
+    list(batches)
+    started.write_text("here")
+    never.read_text()
+    yield from ()
+
+def fail(batches):
+    list(batches)
+    raise ValueError("mine")
+    yield
+
+def drain(batches):
+    list(batches)
+    yield from ()
+
+def job(*functions):
+    job = SparkJob(handle, [LevelSpec(1, function) for function in functions], "quiet", "a quiet job")
+    job.start()
+    return job
+
+def finish(job):
+    assert job.join(60)
+    return job.error
+
+started, never = Path(sys.argv[1]), Path(sys.argv[2])
+handle = obtain_session(None, 2, 1, "quiet", None)
+assert finish(job(drain, drain)) is None
+assert finish(job(fail, drain)) is not None
+idle = job(partial(announce_and_idle, started, never), drain)
+started.read_text()
+idle.cancel()
+assert finish(idle) is None
+handle.stop()
+"""
+
+
+def test_start_run_failure_cancel_and_stop_print_nothing(tmp_path: Path) -> None:
+    """In a process of its own, for what the JVM and the workers print goes past Python."""
+    pipes = [tmp_path / "started", tmp_path / "never"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    run = subprocess.run(
+        [sys.executable, "-c", QUIET_PROGRAM, *pipes],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_settings_of_an_application_are_those_it_was_started_with() -> None:
+    handle = obtain_session(None, 2, 1, "own", None)
+    found = settings_of(handle.context)
+    assert {name: found.get(name) for name in spark_conf(2, 1)} == spark_conf(2, 1)
+    handle.stop()
