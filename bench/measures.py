@@ -173,7 +173,7 @@ ALL: tuple[Measure, ...] = (
         headrace(data=K10),
         Run("transform-with-state", Rows(10_000, SPARK_ROWS), ("--rows-per-batch", "200000"), SPARK_APIS),
         throughput(15),
-        note="The peer's rate grows with the rows of a key in one micro-batch: see the measure with one batch.",
+        note="The size of the micro-batch is our choice: quote the measure with one batch beside this one.",
     ),
     Measure(
         "throughput-vs-transform-with-state-one-batch",

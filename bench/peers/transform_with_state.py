@@ -3,8 +3,8 @@
     python bench/peers/transform_with_state.py --data DIR [--warm-up DIR] [--api row|pandas] [--rows-per-batch N]
 
 The processor reads its state once and writes it once for each key of a micro-batch, whatever the number of rows,
-because every state call is a round trip to the JVM: a good user's way, and much quicker than once for each row.
-So the rate depends on how many rows of a key meet in one micro-batch:
+because every state call is a round trip to the JVM. How many rows of a key meet in one micro-batch is therefore
+part of the result, and a choice of the caller:
 
 - `--rows-per-batch 0`: Spark's default, all files that are there in one batch. The stream is then a batch job, its
   first result as late as its last.

@@ -68,14 +68,16 @@ if TYPE_CHECKING:
         WatermarkStrategy,
     )
     from headrace.options import Configuration
-    from headrace.plan.settings import CheckpointingMode, ExternalizedCheckpointRetention
-    from headrace.runtime.job.restart import (
+    from headrace.plan.restart import (
         ExponentialDelayRestart,
         FailureRateRestart,
         FixedDelayRestart,
         NoRestart,
         RestartStrategies,
     )
+    from headrace.plan.settings import CheckpointingMode, ExternalizedCheckpointRetention
+    from headrace.runtime.job.client import JobClient, JobExecutionResult
+    from headrace.runtime.job.status import JobStatus
     from headrace.runtime.spark.settings import spark_conf
     from headrace.state.descriptors import (
         AggregatingStateDescriptor,
@@ -164,13 +166,15 @@ _HOMES = {
         "CheckpointingMode",
         "ExternalizedCheckpointRetention",
     ),
-    "headrace.runtime.job.restart": (
+    "headrace.plan.restart": (
         "ExponentialDelayRestart",
         "FailureRateRestart",
         "FixedDelayRestart",
         "NoRestart",
         "RestartStrategies",
     ),
+    "headrace.runtime.job.client": ("JobClient", "JobExecutionResult"),
+    "headrace.runtime.job.status": ("JobStatus",),
     "headrace.runtime.spark.settings": ("spark_conf",),
     "headrace.state.descriptors": (
         "AggregatingStateDescriptor",
@@ -225,9 +229,12 @@ __all__ = [
     "HashMapStateBackend",
     "HeadraceError",
     "HeapOptions",
+    "JobClient",
     "JobDefinitionError",
+    "JobExecutionResult",
     "JobFailedError",
     "JobManagerCheckpointStorage",
+    "JobStatus",
     "KeySelector",
     "KeyedProcessFunction",
     "KeyedStream",

@@ -12,7 +12,7 @@
     │   ├── InvalidKeyError
     │   └── UserFunctionError       the user's own code raised
     ├── CheckpointError             one checkpoint did not complete; the job goes on
-    │   └── StorageError            checkpoint storage refused or failed
+    ├── StorageError                checkpoint storage refused or failed
     ├── RestoreError                a checkpoint cannot be restored as asked
     │   ├── DamagedCheckpointError
     │   └── UnsupportedFormatError
@@ -102,6 +102,10 @@ class CheckpointError(HeadraceError):
         self.failure = failure
         self.checkpoint_id = checkpoint_id
         self.detail = detail
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default would hand the finished text to __init__ when the error crosses a process boundary.
+        return type(self), (self.failure, self.checkpoint_id, self.detail)
 
 
 class StorageError(HeadraceError, OSError):

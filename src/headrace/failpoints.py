@@ -5,8 +5,8 @@ Set by the environment, so that a job under test is the job users run:
     HEADRACE_FAILPOINTS="before_ack=kill@3; gc_marked=raise"     name=action[:argument][@nth hit][#only-here]
     HEADRACE_FAULT_LOG=/tmp/faults                               a directory; one file per fault that fired
 
-Actions: `raise` (an `InjectedFault`), `exit` (`os._exit`), `kill` (SIGKILL to itself), `hang`, `delay:SECONDS`. `@n` counts
-hits in one process. A fault fires once: its file in the log directory is made by exclusive create, so no
+Actions: `raise` (an `InjectedFault`), `exit` (`os._exit`), `kill` (SIGKILL to itself), `hang`, `delay:SECONDS`. `@n`
+counts hits in one process. A fault fires once: its file in the log directory is made by exclusive create, so no
 later attempt and no other task repeats it. With nothing set, a failpoint costs one look at an empty dictionary.
 """
 

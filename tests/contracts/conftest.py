@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from backends import FLAVOURS, Workshop  # noqa: E402
+from backend_workshop import FLAVOURS, Workshop
 
 
 @pytest.fixture(params=list(FLAVOURS))

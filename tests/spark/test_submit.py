@@ -22,7 +22,7 @@ from headrace.runtime.spark.taskcontext import task_attempt_number
 pytestmark = pytest.mark.spark
 
 SLOTS = 4
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which a job that should have ended is called stuck. Never waited for when all is well."""
 
 CELLS = pa.schema([("slot", pa.int32()), ("channel", pa.int32()), ("data", pa.binary())])

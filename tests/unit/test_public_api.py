@@ -18,14 +18,16 @@ def run(code: str) -> str:
 
 
 def test_all_is_sorted_and_names_each_thing_once() -> None:
-    assert headrace.__all__ == sorted(set(headrace.__all__))
+    """Constants, then classes, then functions, as the linter wants it."""
+    in_order = sorted(set(headrace.__all__), key=lambda name: (not name.isupper(), name[0].islower(), name))
+    assert headrace.__all__ == in_order
 
 
 def test_every_name_is_what_its_home_defines() -> None:
     for home, names in headrace._HOMES.items():
         for name in names:
             assert getattr(headrace, name) is getattr(import_module(home), name)
-    assert sorted(name for names in headrace._HOMES.values() for name in names) == headrace.__all__
+    assert sorted(name for names in headrace._HOMES.values() for name in names) == sorted(headrace.__all__)
 
 
 def test_type_checkers_see_the_same_names() -> None:

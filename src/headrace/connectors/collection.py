@@ -17,7 +17,7 @@ from headrace.connectors.source import (
     SourceReader,
     SplitEnumerator,
 )
-from headrace.types.information import TypeInformation
+from headrace.types.information import RowType, TypeInformation, TypeLike, type_of
 
 
 class CollectionSplit(msgspec.Struct):
@@ -33,14 +33,18 @@ class CollectionSplit(msgspec.Struct):
 class CollectionSource(Source[CollectionSplit]):
     """These values, in this order, each once. One reader gets them all; any others end at once.
 
+    With a type, every value is checked against it here, and tuples of a row type come out as rows.
     The program must give the same values when it is restarted: a position counts values, it does not hold them.
     """
 
     split_type = CollectionSplit
 
-    def __init__(self, values: Iterable[Any], type_info: TypeInformation | None = None) -> None:
+    def __init__(self, values: Iterable[Any], type_info: TypeLike | None = None) -> None:
         self.values = list(values)
-        self.type_info = type_info
+        self.type_info = None if type_info is None else type_of(type_info)
+        if self.type_info is not None:
+            for i, value in enumerate(self.values):
+                self.type_info.check(value, f"Value {i} of the collection")
 
     @property
     def produced_type(self) -> TypeInformation | None:
@@ -50,7 +54,12 @@ class CollectionSource(Source[CollectionSplit]):
         return QueueEnumerator(context, CollectionSplit, first=lambda: [CollectionSplit(0)], restored=restored)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[CollectionSplit]:
-        return _CollectionReader(self.values)
+        if not isinstance(self.type_info, RowType):
+            return _CollectionReader(self.values)
+        row, make = self.type_info.value_class, self.type_info.make()
+        return _CollectionReader(
+            [make(value) if type(value) is not row and value is not None else value for value in self.values]
+        )
 
     def describe(self) -> str:
         return f"collection of {len(self.values)} values"

@@ -20,6 +20,15 @@ from headrace.datastream.backends import StateBackend
 from headrace.datastream.overrides import Overrides
 from headrace.errors import ConfigurationError
 from headrace.options import Configuration, Option
+from headrace.plan.restart import (
+    ExponentialDelayRestart,
+    FailureRateRestart,
+    FallBackRestart,
+    FixedDelayRestart,
+    NoRestart,
+    RestartStrategy,
+    effective_restart,
+)
 from headrace.plan.settings import (
     DEFAULT_MAX_PARALLELISM,
     LARGEST_MAX_PARALLELISM,
@@ -29,15 +38,6 @@ from headrace.plan.settings import (
     ExternalizedCheckpointRetention,
     JobSettings,
     job_id_of,
-)
-from headrace.runtime.job.restart import (
-    ExponentialDelayRestart,
-    FailureRateRestart,
-    FallBackRestart,
-    FixedDelayRestart,
-    NoRestart,
-    RestartStrategy,
-    effective_restart,
 )
 
 

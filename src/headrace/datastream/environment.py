@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.connectors.collection import CollectionSource
@@ -24,9 +24,12 @@ from headrace.plan.builder import Draft, Outlet, build_graph
 from headrace.plan.chaining import plan_job
 from headrace.plan.explain import execution_plan
 from headrace.plan.graph import JobPlan, StreamGraph
+from headrace.plan.restart import FallBackRestart, RestartStrategy
 from headrace.plan.settings import BackendOptions, CheckpointingMode, JobSettings
-from headrace.runtime.job.restart import FallBackRestart, RestartStrategy
 from headrace.types.information import TypeLike, type_of
+
+if TYPE_CHECKING:
+    from headrace.runtime.job.client import JobClient, JobExecutionResult
 
 
 class StreamExecutionEnvironment:
@@ -190,16 +193,16 @@ class StreamExecutionEnvironment:
 
     # Running
 
-    def execute(self, job_name: str | None = None) -> Any:
-        """Run the job to its end and return its `JobExecutionResult`; raises `JobFailedError` if it failed for good.
+    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+        """Run the job to its end; raises `JobFailedError` if it failed for good.
 
         The same program started again goes on from its newest complete checkpoint: jobs are known by their name.
         """
-        return submission.run(*self._taken(job_name), self._spark)
+        return submission.run(*self._taken(job_name), self._spark)  # type: ignore[no-any-return]
 
-    def execute_async(self, job_name: str | None = None) -> Any:
-        """Start the job and return a `JobClient` at once."""
-        return submission.start(*self._taken(job_name), self._spark)
+    def execute_async(self, job_name: str | None = None) -> JobClient:
+        """Start the job and return at once."""
+        return submission.start(*self._taken(job_name), self._spark)  # type: ignore[no-any-return]
 
     def start_collecting(self, job_name: str | None = None) -> Any | None:
         """Start the job for `execute_and_collect`; None where execution is intercepted."""

@@ -1,1 +1,1 @@
-""""""
+"""What a chain is made of, and the functions that users write."""

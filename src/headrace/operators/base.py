@@ -161,11 +161,11 @@ class Operator(ABC):
         """Records from `block.position` on, until the end or until attention is asked for."""
         process = self.process
         values, timestamps = block.values, block.timestamps
-        position = block.position
+        start = position = block.position
         keys = block.keys
         context = self.context.backend.key_context if keys is not None and self.context.backend else None
         try:
-            for position in range(position, len(values)):
+            for position in range(start, len(values)):
                 if context is not None:
                     context.key = keys[position]  # type: ignore[index]
                 process(values[position], None if timestamps is None else timestamps[position])

@@ -15,6 +15,7 @@ from headrace.operators.base import BackgroundWork, Operator
 from headrace.state.object_batches import encode_batch
 
 SEND_AT = 1_000
+SEND_AFTER_MS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,19 @@ class CollectOperator(Operator):
         super().__init__()
         self._collector = collector
         self._values: list[Any] = []
+        self._send_at_ms = 0
         self._prepared: list[PreparedItem] = []
 
     def process(self, value: Any, timestamp: int | None) -> None:
+        if not self._values:
+            self._send_at_ms = self.context.now_ms() + SEND_AFTER_MS
         self._values.append(value)
         if len(self._values) >= SEND_AT and not self.context.exactly_once_output:
             self.send_now()
 
     def next_processing_time(self) -> int | None:
         # Without checkpoints, records leave soon after they came.
-        return self.context.now_ms() + 5 if self._values and not self.context.exactly_once_output else None
+        return self._send_at_ms if self._values and not self.context.exactly_once_output else None
 
     def processing_time(self, now_ms: int) -> None:
         self.send_now()

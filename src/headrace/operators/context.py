@@ -62,7 +62,7 @@ class StreamRuntimeContext(RuntimeContext):
         return self._context.name
 
     def get_task_name_with_subtasks(self) -> str:
-        return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism})"
+        return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism})#{self._context.attempt}"
 
     def get_number_of_parallel_subtasks(self) -> int:
         return self._context.parallelism

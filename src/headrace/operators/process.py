@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+from operator import length_hint
 from typing import Any
 
 from headrace.operators.base import Attention, Block, OperatorContext, Outputs, failure_in
@@ -59,30 +61,35 @@ class KeyedProcessOperator(FunctionOperator):
             raise failure_in(self, value, error) from error
 
     def process_block(self, block: Block, attention: Attention) -> None:
-        # The hottest loop of the engine: one frame per record, nothing looked up twice.
-        call, element, keys_context = self._call, self._element, self._keys
-        values, keys, timestamps = block.values, block.keys, block.timestamps
-        if keys is None:
+        # The hottest loop of the engine: one frame per record, nothing looked up twice. Where it stands is read from
+        # the iterator afterwards, so that no counter has to be kept.
+        if block.keys is None:
             super().process_block(block, attention)
             return
-        position = block.position
-        if timestamps is None:
-            element.current_timestamp = None
-        timestamp: int | None = None
+        call, element, keys_context, emit, side = self._call, self._element, self._keys, self.emit, self.outputs.side
+        start = block.position
+        values = iter(block.values[start:] if start else block.values)
+        keys = block.keys[start:] if start else block.keys
+        timestamps = block.timestamps
+        value = timestamp = element.current_timestamp = None
+        times = repeat(None) if timestamps is None else timestamps[start:]
         try:
-            for position in range(position, len(values)):
-                keys_context.key = keys[position]
-                if timestamps is not None:
-                    element.current_timestamp = timestamp = timestamps[position]
-                results = call(values[position], element)
+            for keys_context.key, value, timestamp in zip(keys, values, times):  # noqa: B905 - repeat() has no end
+                if timestamp is not None:
+                    element.current_timestamp = timestamp
+                results = call(value, element)
                 if results is not None:
-                    emit_all(self, results, timestamp)
+                    for result in results:
+                        if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
+                            side(result[0].tag_id, result[1], timestamp)
+                        else:
+                            emit(result, timestamp)
                 if attention.raised:
                     break
         except Exception as error:
-            raise failure_in(self, values[position], error) from error
+            raise failure_in(self, value, error) from error
         finally:
-            block.position = position + 1
+            block.position = len(block.values) - length_hint(values)
 
     def watermark(self, time_ms: int) -> None:
         self.current_watermark = time_ms

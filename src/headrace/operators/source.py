@@ -106,6 +106,7 @@ class SourceOperator(Operator):
 
     def _emit_columns(self, batch: SourceBatch) -> int:
         columns = batch.columns
+        assert columns is not None
         tracker = self._tracker(batch.split_id)
         timestamps = self._column_timestamps(batch)
         if timestamps is None and (self._strategy.assigner is not None or batch.timestamps is not None):
@@ -122,6 +123,7 @@ class SourceOperator(Operator):
     def _column_timestamps(self, batch: SourceBatch) -> pa.Array | None:
         """Timestamps as a whole column, where no user code has to look at each record."""
         if self._strategy.timestamp_field is not None:
+            assert batch.columns is not None
             column = batch.columns.column(self._strategy.timestamp_field)
             return column if column.type == pa.int64() and column.null_count == 0 else None
         if self._strategy.assigner is None and batch.timestamps is not None:

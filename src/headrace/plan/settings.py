@@ -13,7 +13,7 @@ from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.errors import ConfigurationError
-from headrace.runtime.job.restart import NoRestart, RestartStrategy
+from headrace.plan.restart import NoRestart, RestartStrategy
 
 DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 32_768

@@ -1,1 +1,1 @@
-""""""
+"""Keyed state: descriptors, the five states, keys and key groups, codecs, timers."""

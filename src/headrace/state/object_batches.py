@@ -1,6 +1,6 @@
-"""A list of any Python values as bytes that may lie in a checkpoint: the safe plain encoding, pickle where only pickle can.
+"""A list of any Python values as bytes that may lie in a checkpoint: plain and safe, or pickle where only pickle can.
 
-    tag u8 (0 plain, 1 pickle) | body
+tag u8 (0 plain, 1 pickle) | body
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from headrace.types.kinds import (
     mismatch,
     short,
 )
-from headrace.types.rows import make_rows, positional_names, row_class, row_maker
+from headrace.types.rows import Row, positional_names, row_class, row_maker, values_of
 
 VALUE_COLUMN: Final = "value"
 _WHERE: Final = "A record does not fit the type of its stream"
@@ -54,9 +54,7 @@ def batch_to_values(row_type: TypeInformation, batch: pa.RecordBatch) -> list[An
     """The records of a batch: rows, tuples, objects of the user's class or bare values."""
     columns = batch_to_columns(batch, row_type)
     if isinstance(row_type, RowType):
-        if row_type.constructor is None:
-            return make_rows(row_type.names, columns)
-        return list(map(row_type.make(), zip(*columns, strict=True)))
+        return row_type.make_all()(columns)
     if isinstance(row_type, TupleType):
         return list(zip(*columns, strict=True))
     return columns[0]
@@ -141,15 +139,17 @@ def _columns(row_type: TypeInformation, rows: Sequence[Any]) -> Sequence[Sequenc
         return (rows,)
     if not rows:
         return ((),) * len(row_type.types)
-    if not _record_classes(row_type).issuperset(map(type, rows)):
+    classes = set(map(type, rows))
+    if not _record_classes(row_type) >= classes:
         for row in rows:
             reason = f"{short(row)} is no record" if row is None else row_type.misfit(row)
             if reason is not None:
                 raise mismatch(row_type, reason, _WHERE)
-    if isinstance(row_type, RowType) and not issubclass(row_type.value_class, tuple):
-        return [list(map(attrgetter(name), rows)) for name in row_type.names]
+    if isinstance(row_type, RowType) and all(issubclass(c, _classes_by_attribute(row_type)) for c in classes):
+        return [list(map(read, rows)) for read in _readers(row_type)]
+    some_rows = any(issubclass(c, Row) for c in classes)
     try:
-        columns = list(zip(*rows, strict=True))
+        columns = list(zip(*(map(values_of, rows) if some_rows else rows), strict=True))
     except ValueError:
         columns = []
     if len(columns) != len(row_type.types):
@@ -163,9 +163,25 @@ def _record_classes(row_type: RowType | TupleType) -> frozenset[type]:
     """Classes of records whose fields need no look at their names."""
     if isinstance(row_type, TupleType):
         return frozenset({tuple})
-    if not issubclass(row_type.value_class, tuple):
-        return frozenset({row_type.value_class})
-    return frozenset({row_type.value_class, tuple, row_class(positional_names(len(row_type.names)))})
+    by_attribute = _classes_by_attribute(row_type)
+    if row_type.constructor is not None and by_attribute:
+        return frozenset(by_attribute)
+    return frozenset({row_type.value_class, *by_attribute, tuple, row_class(positional_names(len(row_type.names)))})
+
+
+@lru_cache(maxsize=1024)
+def _classes_by_attribute(row_type: RowType) -> tuple[type, ...]:
+    """Classes of records that have an attribute for every field: a column is then one C loop over the records."""
+    if row_type.constructor is None:
+        return row_class(row_type.names, True), row_class(row_type.names, False)
+    return () if issubclass(row_type.constructor, tuple) else (row_type.constructor,)
+
+
+@lru_cache(maxsize=1024)
+def _readers(row_type: RowType) -> tuple[Callable[[Any], Any], ...]:
+    if row_type.constructor is not None:
+        return tuple(map(attrgetter, row_type.names))
+    return tuple(map(attrgetter, row_class(row_type.names).__row_attributes__.values()))
 
 
 _NOTHING: Final = type(None)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import JobDefinitionError, TypeMismatchError
-from headrace.types.rows import Row, positional_names, row_class
+from headrace.types.rows import Row, check_columns, positional_names, row_class, row_maker, values_of
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SHOWN_CHARACTERS: Final = 80
@@ -317,11 +317,11 @@ class TupleType(TypeInformation):
     def misfit(self, value: Any) -> str | None:
         if value is None:
             return None
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple | Row):
             return f"{short(value)} ({type(value).__name__}) is no {self}, which is a Python tuple"
         if len(value) != len(self.types):
             return f"{short(value)} has {len(value)} elements instead of {len(self.types)}"
-        for i, (t, element) in enumerate(zip(self.types, tuple.__iter__(value), strict=True)):
+        for i, (t, element) in enumerate(zip(self.types, values_of(value), strict=True)):
             reason = t.misfit(element)
             if reason is not None:
                 return f"element {i}: {reason}"
@@ -369,21 +369,48 @@ class RowType(TypeInformation):
     @property
     def value_class(self) -> type:
         """The class of its values as Headrace makes them."""
-        return self.constructor if self.constructor is not None else row_class(self.names)
+        return self.constructor if self.constructor is not None else row_class(self.names, self.makes_plain_rows)
+
+    @property
+    def makes_plain_rows(self) -> bool:
+        """Whether its rows are of the kind that the garbage collector need not know: none can ever hold itself."""
+        return self.constructor is None and all(map(_cannot_refer_back, self.types))
 
     def make(self) -> Callable[[Iterable[Any]], Any]:
         """A function that builds a value from its fields in order."""
         cls = self.value_class
+        if self.constructor is None:
+            return row_maker(self.names, self.makes_plain_rows)
         if issubclass(cls, tuple):
             return partial(tuple.__new__, cls)
-        if any(f.kw_only for f in dataclasses.fields(cls)):  # type: ignore[arg-type]  # neither tuple nor anything else
+        if self._by_keyword:
             names = self.names
             return lambda fields: cls(**dict(zip(names, fields, strict=True)))
         return lambda fields: cls(*fields)
 
+    def make_all(self) -> Callable[[Sequence[Sequence[Any]]], list[Any]]:
+        """A function that builds values from their columns, a column per field: the way a batch becomes records."""
+        cls = self.value_class
+        if not self.names or self._by_keyword or issubclass(cls, tuple):
+            make = self.make()
+            return lambda columns: list(map(make, zip(*columns, strict=True)))
+
+        def made(columns: Sequence[Sequence[Any]]) -> list[Any]:
+            check_columns(columns)
+            return list(map(cls, *columns))
+
+        return made
+
+    @property
+    def _by_keyword(self) -> bool:
+        cls = self.constructor
+        return cls is not None and not issubclass(cls, tuple) and any(f.kw_only for f in dataclasses.fields(cls))
+
     def take_apart(self) -> Callable[[Any], tuple[Any, ...]]:
         """A function that gives the fields of a value, in order, as a tuple or tuple subclass."""
-        if self.constructor is None or issubclass(self.constructor, tuple):
+        if self.constructor is None:
+            return values_of  # a tuple of the fields fits as well as a row
+        if issubclass(self.constructor, tuple):
             return tuple
         if len(self.names) == 1:
             only = attrgetter(self.names[0])
@@ -396,7 +423,7 @@ class RowType(TypeInformation):
         if self.constructor is not None and not issubclass(self.constructor, tuple):
             if not isinstance(value, self.constructor):
                 return f"{short(value)} ({type(value).__name__}) is no {self.constructor.__name__}"
-        elif not isinstance(value, tuple):
+        elif not isinstance(value, tuple | Row):
             return f"{short(value)} ({type(value).__name__}) is no {self}, which is a Row or a tuple"
         elif len(value) != len(self.names):
             return f"{short(value)} has {len(value)} fields instead of {len(self.names)}"
@@ -417,6 +444,18 @@ def joint_codec(types: Iterable[TypeInformation]) -> str:
 def _struct(names: tuple[str, ...], types: tuple[TypeInformation, ...]) -> pa.DataType | None:
     arrow = [t.arrow_type for t in types]
     return None if None in arrow else pa.struct(list(zip(names, arrow, strict=True)))
+
+
+def _cannot_refer_back(t: TypeInformation) -> bool:
+    """Whether a value of the type holds plain values alone, which exist before it and cannot change."""
+    match t:
+        case BasicType() | ListType(is_bytes=True):
+            return t.immutable
+        case TupleType(types=types):
+            return all(map(_cannot_refer_back, types))
+        case RowType():
+            return t.makes_plain_rows
+    return False
 
 
 def _quoted(name: str) -> str:

@@ -1,84 +1,200 @@
 """Rows: the light named records of typed streams.
 
-A row is a tuple whose class is made once per tuple of field names. Fields are read by name
-(`r.id`, `r["id"]`) or position (`r[0]`, `r[1:]`); two rows are equal if their values are, names aside.
+A row is a msgspec struct whose class is made once per tuple of field names. Fields are read by name
+(`r.id`, `r["id"]`) or position (`r[0]`, `r[1:]`). In all else a row behaves as the tuple of its values, which it
+equals and hashes as, names aside; but it is no `tuple` to isinstance. It cannot be changed.
+
 A field whose name is also a method (`count`, `as_dict`) hides it on such rows; `Row.as_dict(r)` still works.
+
+There are two classes per tuple of names. *Plain* rows are unknown to the garbage collector, which makes them smaller
+and a third faster to create; they are made where the type of the fields rules out that a row holds itself. All others
+(`Row(...)` in a program, rows with lists, maps or ANY) are *open*: the collector sees those that hold containers.
 """
 
 from __future__ import annotations
 
-from _collections import _tuplegetter  # type: ignore[import-not-found]  # what namedtuple reads fields with, in C
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
 
-_new = tuple.__new__
-_at = tuple.__getitem__
+import msgspec
+
+_values: Final[Callable[[Any], tuple[Any, ...]]] = msgspec.structs.astuple
+"""The values of a row as a tuple, in C."""
 
 
-class Row(tuple[Any, ...]):
+class _Constructor:
+    """What `Row(...)` calls. Not a part of Row itself, as a struct's bases may not have a `__new__` of their own."""
+
+    __slots__ = ()
+
+    def __new__(cls, /, *values: Any, **fields: Any) -> Any:
+        if not fields:
+            return row_class(positional_names(len(values)))(*values)
+        if values:
+            raise TypeError("A Row takes values by position or by name, not both: Row(id='a', temperature=1.0).")
+        return row_class(tuple(fields))(*fields.values())
+
+
+class Row(_Constructor):
     """A row. `Row(id="a", temperature=1.0)` names its fields, `Row("a", 1.0)` calls them f0, f1."""
 
     __slots__ = ()
 
     # Dunder names, so that no field can hide them.
     __row_names__: ClassVar[tuple[str, ...]] = ()
-    __row_positions__: ClassVar[dict[str, int]] = {}
+    __row_attributes__: ClassVar[dict[str, str]] = {}
+    """The attribute that holds a field: it has the field's name wherever that may name an attribute."""
+    __row_plain__: ClassVar[bool] = False
 
-    def __new__(cls, /, *values: Any, **fields: Any) -> Row:
-        if cls is Row:
-            if values and fields:
-                raise TypeError("A Row takes values by position or by name, not both: Row(id='a', temperature=1.0).")
-            names = tuple(fields) if fields else positional_names(len(values))
-            return _new(row_class(names), fields.values() if fields else values)
-        names = cls.__row_names__
-        if fields:
-            values += tuple(fields.pop(name) for name in names[len(values) :] if name in fields)
-        if fields or len(values) != len(names):
-            raise TypeError(f"This row has the fields {', '.join(names)}. Give each of them once.")
-        return _new(cls, values)
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __getitem__(self, item: Any) -> Any:
         if type(item) is str:
             try:
-                return _at(self, type(self).__row_positions__[item])
+                return getattr(self, type(self).__row_attributes__[item])
             except KeyError:
                 raise KeyError(f"{item!r}; the row has the fields {', '.join(type(self).__row_names__)}") from None
-        return _at(self, item)
+        return _values(self)[item]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(_values(self))
+
+    def __len__(self) -> int:
+        return len(type(self).__row_names__)
 
     def as_dict(self) -> dict[str, Any]:
         """Fields by name, in order."""
-        return dict(zip(type(self).__row_names__, self, strict=True))
+        return dict(zip(type(self).__row_names__, _values(self), strict=True))
 
     def __repr__(self) -> str:
-        return f"Row({', '.join(f'{n}={v!r}' for n, v in zip(type(self).__row_names__, self, strict=True))})"
+        return f"Row({', '.join(f'{n}={v!r}' for n, v in Row.as_dict(self).items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made at run time, so another process makes it again from the names.
-        return _rebuild, (type(self).__row_names__, tuple(self))
+        cls = type(self)
+        return _rebuild, (cls.__row_names__, _values(self), cls.__row_plain__)
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
-        return tuple(self)
+    # What a tuple can do. Structs have comparisons of their own, so none may be left to them.
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Row):
+            return _values(self) == _values(other)
+        return _values(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, Row):
+            return _values(self) != _values(other)
+        return _values(self) != other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_values(self))
+
+    def __lt__(self, other: Any) -> bool:
+        return _values(self) < values_of(other) if isinstance(other, Row | tuple) else NotImplemented
+
+    def __le__(self, other: Any) -> bool:
+        return _values(self) <= values_of(other) if isinstance(other, Row | tuple) else NotImplemented
+
+    def __gt__(self, other: Any) -> bool:
+        return _values(self) > values_of(other) if isinstance(other, Row | tuple) else NotImplemented
+
+    def __ge__(self, other: Any) -> bool:
+        return _values(self) >= values_of(other) if isinstance(other, Row | tuple) else NotImplemented
+
+    def __add__(self, other: Any) -> tuple[Any, ...]:
+        return _values(self) + values_of(other) if isinstance(other, Row | tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> tuple[Any, ...]:
+        return other + _values(self) if isinstance(other, tuple) else NotImplemented
+
+    def __contains__(self, value: Any) -> bool:
+        return value in _values(self)
+
+    def __reversed__(self) -> Iterator[Any]:
+        return reversed(_values(self))
+
+    def count(self, value: Any) -> int:
+        """How many fields hold the value."""
+        return _values(self).count(value)
+
+    def index(self, value: Any, *bounds: int) -> int:
+        """The first position that holds the value; ValueError if none does."""
+        return _values(self).index(value, *bounds)
+
+
+# A row matches `case [id, temperature]` as a tuple does.
+Sequence.register(Row)
+
+_classes: WeakValueDictionary[tuple[tuple[str, ...], bool], type[Row]] = WeakValueDictionary()
+"""All row classes in use. The cache below may forget one, but while a row of it lives it is found again here."""
 
 
 @lru_cache(maxsize=4096)
-def row_class(names: tuple[str, ...]) -> type[Row]:
-    """The class of all rows with these fields, made at first use."""
+def row_class(names: tuple[str, ...], plain: bool = False) -> type[Row]:
+    """The class of all rows with these fields, made at first use. Its values come in order, or by attribute.
+
+    `plain` rows are never looked at by the garbage collector: a reference cycle through one is never freed. Only
+    for fields that hold nothing but plain values; a plain and an open row of the same values are equal.
+    """
+    known = _classes.get((names, plain))
+    if known is not None:
+        return known
     if len(set(names)) != len(names):
         raise ValueError(f"A row names a field twice: {', '.join(names)}. Rename one.")
-    body: dict[str, Any] = {
-        "__slots__": (),
-        "__doc__": f"A row with the fields {', '.join(names)}.",
-        "__module__": __name__,
-        "__row_names__": names,
-        "__row_positions__": {name: i for i, name in enumerate(names)},
-        "__match_args__": names,
-    }
-    for i, name in enumerate(names):
+    attributes = {name: _attribute(name, i, names) for i, name in enumerate(names)}
+    made: Any = msgspec.defstruct(
+        "Row",
+        list(attributes.values()),
+        bases=(Row, msgspec.Struct),
+        module=__name__,
+        namespace={
+            "__row_names__": names,
+            "__row_attributes__": attributes,
+            "__row_plain__": plain,
+            # Pickle finds the class under this name: see `__getattr__` below.
+            "__qualname__": f"{'PlainRow' if plain else 'Row'}({','.join(map(_quoted, names))})",
+        },
+        frozen=True,
+        gc=not plain,
+        array_like=True,  # msgspec packs a row as it packs a tuple
+    )
+    for name, attribute in attributes.items():
         # A field called `__class__` or the like is read as r["__class__"]: as an attribute it would break the class.
-        if not (name.startswith("__") and name.endswith("__")):
-            body[name] = _tuplegetter(i, f'Field "{name}".')
-    return type("Row", (Row,), body)
+        if name != attribute and not (name.startswith("__") and name.endswith("__")):
+            setattr(made, name, made.__dict__[attribute])
+    return _classes.setdefault((names, plain), made)
+
+
+def _attribute(name: str, position: int, names: tuple[str, ...]) -> str:
+    """Slots must be identifiers, and Python renames those that begin with two underscores."""
+    if name.isidentifier() and not name.startswith("__"):
+        return name
+    attribute = f"_{position}"
+    while attribute in names:
+        attribute += "_"
+    return attribute
+
+
+def _quoted(name: str) -> str:
+    # Pickle takes a dot for a step into a class.
+    return quote(name, safe="", errors="surrogatepass").replace(".", "%2E")
+
+
+def __getattr__(name: str) -> type[Row]:
+    """`Row(id,temperature)`, the qualified name of a row class, is the class: by it classes travel to other processes.
+
+    Python calls this for names the module does not have.
+    """
+    kind, parenthesis, listed = name.partition("(")
+    if kind not in ("Row", "PlainRow") or not parenthesis or not listed.endswith(")"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    names = listed[:-1].split(",") if len(listed) > 1 else []
+    return row_class(tuple(unquote(n, errors="surrogatepass") for n in names), kind == "PlainRow")
 
 
 @lru_cache(maxsize=256)
@@ -87,15 +203,28 @@ def positional_names(n: int) -> tuple[str, ...]:
     return tuple(f"f{i}" for i in range(n))
 
 
-def row_maker(names: tuple[str, ...]) -> Callable[[Iterable[Any]], Row]:
-    """A fast function from an iterable of values, whose number is not checked, to a row."""
-    return partial(_new, row_class(names))
+def values_of(row: Any) -> tuple[Any, ...]:
+    """The values of a row or tuple as a plain tuple."""
+    return _values(row) if isinstance(row, Row) else tuple(row)
 
 
-def make_rows(names: tuple[str, ...], columns: Sequence[Iterable[Any]]) -> list[Row]:
+def row_maker(names: tuple[str, ...], plain: bool = False) -> Callable[[Iterable[Any]], Row]:
+    """A function from an iterable of values, one per name, to a row; for `plain` see `row_class`."""
+    cls = row_class(names, plain)
+    return lambda values: cls(*values)
+
+
+def make_rows(names: tuple[str, ...], columns: Sequence[Sequence[Any]], plain: bool = False) -> list[Row]:
     """Rows from columns of equal length; the way a batch becomes records, so it is kept in C throughout."""
-    return list(map(row_maker(names), zip(*columns, strict=True)))
+    check_columns(columns)
+    return list(map(row_class(names, plain), *columns)) if columns else []
 
 
-def _rebuild(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
-    return _new(row_class(names), values)
+def check_columns(columns: Sequence[Sequence[Any]]) -> None:
+    """Refuse columns of unequal length, which `map` would cut to the shortest."""
+    if len(set(map(len, columns))) > 1:
+        raise ValueError(f"Columns of unequal length make no rows: {', '.join(map(str, map(len, columns)))}.")
+
+
+def _rebuild(names: tuple[str, ...], values: tuple[Any, ...], plain: bool) -> Row:
+    return row_class(names, plain)(*values)

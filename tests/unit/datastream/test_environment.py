@@ -26,8 +26,7 @@ from headrace.durations import Duration, Time
 from headrace.errors import ConfigurationError, JobDefinitionError
 from headrace.options import Configuration
 from headrace.plan.graph import JobPlan
-from headrace.plan.settings import CheckpointingMode, ExternalizedCheckpointRetention, JobSettings
-from headrace.runtime.job.restart import (
+from headrace.plan.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FallBackRestart,
@@ -35,6 +34,7 @@ from headrace.runtime.job.restart import (
     NoRestart,
     RestartStrategies,
 )
+from headrace.plan.settings import CheckpointingMode, ExternalizedCheckpointRetention, JobSettings
 
 
 def new_env(**options: Any) -> StreamExecutionEnvironment:
@@ -315,7 +315,9 @@ def test_a_stream_can_be_used_by_a_second_job() -> None:
     with overriding(Overrides(on_execute=interceptor)):
         numbers.execute_and_collect("first", limit=1)
         numbers.execute_and_collect("second", limit=1)
-    assert [[n.name for n in plan.graph.nodes] for plan, _ in interceptor.seen] == [["collection", "map", "collect"]] * 2
+    assert [[n.name for n in plan.graph.nodes] for plan, _ in interceptor.seen] == [
+        ["collection", "map", "collect"]
+    ] * 2
 
 
 def test_an_empty_job_is_refused() -> None:

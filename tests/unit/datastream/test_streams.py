@@ -368,7 +368,7 @@ def test_a_wrong_call_names_the_way_out(numbers: DataStream, call: Callable[[Any
 
 @pytest.mark.parametrize("width", [0, -1, True, 1.5, "2"])
 def test_a_width_that_cannot_be_is_refused(numbers: DataStream, width: Any) -> None:
-    with pytest.raises(ConfigurationError, match="parallelism is .*wanted a whole number"):
+    with pytest.raises(ConfigurationError, match=r"parallelism is .*wanted a whole number"):
         numbers.map(str).set_parallelism(width)
 
 

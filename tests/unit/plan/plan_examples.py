@@ -84,9 +84,7 @@ class Program:
     def keyed(self, name: str, *inputs: Draft, **more: Any) -> Draft:
         return self.add(name, ProcessFactory(Remember(), keyed=True), *((i, by_key()) for i in inputs), **more)
 
-    def sink(
-        self, name: str, *inputs: Any, guarantee: SinkGuarantee = SinkGuarantee.TWO_PHASE, **more: Any
-    ) -> Draft:
+    def sink(self, name: str, *inputs: Any, guarantee: SinkGuarantee = SinkGuarantee.TWO_PHASE, **more: Any) -> Draft:
         return self.add(name, SinkFactory(PromisingSink(guarantee)), *inputs, **more)
 
     def graph(self, **settings: Any) -> StreamGraph:

@@ -13,8 +13,8 @@ from headrace.connectors.sink import SinkGuarantee
 from headrace.operators.factories import ReduceFactory, WithStateFactory
 from headrace.plan.explain import describe_checkpointing, execution_plan, explain, explain_json
 from headrace.plan.graph import Broadcast, Hash, KeySpec, Rebalance
+from headrace.plan.restart import FixedDelayRestart
 from headrace.plan.settings import CheckpointingMode, CheckpointSettings, JobSettings
-from headrace.runtime.job.restart import FixedDelayRestart
 from headrace.runtime.spark.settings import bytes_in_flight
 from headrace.types.information import Types
 
@@ -111,7 +111,7 @@ def test_the_weakest_of_several_paths_is_named() -> None:
     p.sink("good", source)
     p.sink("weak", source, guarantee=SinkGuarantee.AT_LEAST_ONCE)
     page = explain(p.plan(), replace(SETTINGS, checkpointing=CheckpointSettings(interval_ms=1_000)))
-    assert "Guarantee    at-least-once end to end\n             limited by the sink: sink \"weak\"" in page
+    assert 'Guarantee    at-least-once end to end\n             limited by the sink: sink "weak"' in page
     assert "source → good: exactly-once" in page
     assert "source → weak: at-least-once" in page
 

@@ -24,7 +24,9 @@ def test_two_operators_with_one_uid_are_both_named() -> None:
 def test_a_parallelism_above_the_maximum_is_refused() -> None:
     p = Program(parallelism=200)
     p.source()
-    with pytest.raises(JobDefinitionError, match=r"parallelism of operator .* is 200, above its max parallelism of 128"):
+    with pytest.raises(
+        JobDefinitionError, match=r"parallelism of operator .* is 200, above its max parallelism of 128"
+    ):
         p.plan()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.durations import Duration, Time
 from headrace.errors import ConfigurationError
-from headrace.runtime.job.restart import (
+from headrace.plan.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FallBackRestart,

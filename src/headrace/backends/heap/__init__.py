@@ -1,1 +1,1 @@
-""""""
+"""State as objects in the worker's memory."""

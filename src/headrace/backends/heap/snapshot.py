@@ -137,6 +137,8 @@ class ForkedSnapshot:
     def _stream(self, first: bytes, frames: _Frames) -> Iterator[bytes]:
         chunk: bytes | None = first
         while chunk is not None:
+            if self._cancelled:
+                raise cancelled(self._label)
             yield chunk
             chunk = frames.next_data()
 

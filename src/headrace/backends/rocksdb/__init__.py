@@ -1,1 +1,1 @@
-""""""
+"""State in RocksDB on local disk, larger than memory."""

@@ -112,7 +112,7 @@ class RocksDBBackend(KeyedStateBackend):
         work: NativeSnapshot | CanonicalSnapshot
         if canonical:
             views = [database.family(name).freeze() for name in self._shapes]
-            work = CanonicalSnapshot(label, database, views, timers, max_parallelism)
+            work = CanonicalSnapshot(label, views, timers, max_parallelism)
         else:
             folder = self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}"
             known = self._complete if self._options.incremental else None

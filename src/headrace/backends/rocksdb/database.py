@@ -31,6 +31,31 @@ def load_rocksdict() -> Any:
     return rocksdict
 
 
+class FrozenFamily:
+    """The entries of one state as they were when it was frozen. Used by one thread, which need not be the maker's.
+
+    Made of an iterator, which sees the database as of its creation; `rocksdict`'s own snapshots freeze single
+    reads but not iteration.
+    """
+
+    __slots__ = ("_iterator",)
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with start ≤ key < stop, in order of key."""
+        iterator = self._iterator
+        iterator.seek(start)
+        while iterator.valid():
+            key = iterator.key()
+            if key >= stop:
+                return
+            yield key, iterator.value()
+            iterator.next()
+        iterator.status()  # raises if it ended for another reason than the end
+
+
 class Family:
     """The entries of one state, by bytes."""
 
@@ -46,15 +71,17 @@ class Family:
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries with start ≤ key < stop as of now, in order of key."""
-        return self._database.items(self._dict, start, stop)
+        bounds = self._database.bounds(stop)
+        # A generator of our own, because RocksDB reads the bound from `bounds` and rocksdict does not keep it alive.
+        yield from self._dict.items(from_key=start, read_opt=bounds)
 
     def under(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries whose key begins with `prefix`, in order of key."""
-        return self._database.items(self._dict, prefix, after(prefix))
+        return self.scan(prefix, after(prefix))
 
-    def freeze(self) -> Any:
-        """A view that later writes do not change; `Database.items` iterates it."""
-        return self._dict.snapshot()
+    def freeze(self) -> FrozenFamily:
+        """A view that later writes do not change."""
+        return FrozenFamily(self._dict.iter())
 
     def estimated_count(self) -> int:
         return int(self._dict.property_int_value("rocksdb.estimate-num-keys") or 0)
@@ -119,12 +146,11 @@ class Database:
         except Exception as error:
             raise StorageError(f"The RocksDB database at {self.path} refused to write: {error}") from error
 
-    def items(self, view: Any, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Entries of a family's dict or frozen view with start ≤ key < stop."""
-        bounds = self._rocks.ReadOptions()
-        # The bound spares a walk over deleted entries of the keys that follow.
-        bounds.set_iterate_upper_bound(stop)
-        return view.items(from_key=start, read_opt=bounds)  # type: ignore[no-any-return]
+    def bounds(self, stop: bytes) -> Any:
+        """Read options that end a scan before `stop`: it spares a walk over deleted entries of the keys that follow."""
+        options = self._rocks.ReadOptions()
+        options.set_iterate_upper_bound(stop)
+        return options
 
     def link(self, target: Path) -> None:
         """Hard-link a consistent copy into `target`, which must not exist.

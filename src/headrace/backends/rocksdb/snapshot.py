@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.backends.rocksdb.database import Database
+from headrace.backends.rocksdb.database import Database, FrozenFamily
 from headrace.backends.rocksdb.layout import GROUP, POSITION, split
 from headrace.backends.snapshots import SnapshotLabel, cancelled
 from headrace.backends.table import Rows, TableWriter, rows_of_timers, table_snapshot
@@ -196,14 +196,12 @@ class CanonicalSnapshot:
     def __init__(
         self,
         label: SnapshotLabel,
-        database: Database,
-        views: list[Any],
+        views: list[FrozenFamily],
         timers: list[FrozenTimers],
         max_parallelism: int,
     ) -> None:
         """`views` are frozen column families in the order of the label's shapes."""
         self._label = label
-        self._database = database
         self._views = views
         self._timers = timers
         self._max_parallelism = max_parallelism
@@ -233,8 +231,7 @@ class CanonicalSnapshot:
     def _group(self, group: int, columns: list[dict[int, Rows]]) -> Iterator[tuple[int, Rows]]:
         start, stop = GROUP.pack(group), GROUP.pack(group + 1)
         for state, view in enumerate(self._views):
-            items = self._database.items(view, start, stop)
-            for rows in _rows_of(items, self._label.shapes[state].kind):
+            for rows in _rows_of(view.scan(start, stop), self._label.shapes[state].kind):
                 if self._cancelled:
                     raise cancelled(self._label)
                 yield state, rows

@@ -1,1 +1,1 @@
-""""""
+"""Messages between driver and tasks, and the sockets that carry them."""

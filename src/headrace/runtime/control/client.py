@@ -21,9 +21,12 @@ class ControlClient:
         sock = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = Connection(sock)
-        greet_as_client(self._connection, secret)
+        try:
+            greet_as_client(self._connection, secret)
+        except BaseException:
+            self._connection.close()
+            raise
         sock.settimeout(None)
-        self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(DriverMessage)
 
     def send(self, message: Message) -> None:
@@ -40,6 +43,10 @@ class ControlClient:
                 message = self.receive()
             except ConnectionLost as error:
                 lost(str(error))
+                return
+            except msgspec.MsgspecError as error:
+                # A task that no longer understands its driver must not go on as if nothing was said.
+                lost(f"the driver sent something that is no message ({error})")
                 return
             handle(message)
 

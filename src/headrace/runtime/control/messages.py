@@ -14,7 +14,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 # -- from a task to the driver
 
 
-class Hello(Message):
+class Hello(Message, frozen=True):
     """The first message of a task: who it is. A second hello for one slot is refused."""
 
     attempt: int
@@ -24,20 +24,20 @@ class Hello(Message):
     host: str
 
 
-class Ready(Message):
+class Ready(Message, frozen=True):
     """State is restored and every operator is open."""
 
     restore_ms: int = 0
 
 
-class SplitRequest(Message):
+class SplitRequest(Message, frozen=True):
     """A reader has nothing left to read."""
 
     uid: str
     subtask: int
 
 
-class Announced(Message):
+class Announced(Message, frozen=True):
     """A reader is about to emit records up to these positions; sent only where no checkpoint keeps them."""
 
     uid: str
@@ -45,14 +45,14 @@ class Announced(Message):
     splits: tuple[bytes, ...]
 
 
-class Acknowledge(Message):
+class Acknowledge(Message, frozen=True):
     """The snapshot of this task is written."""
 
     checkpoint_id: int
     snapshot: TaskSnapshot
 
 
-class Decline(Message):
+class Decline(Message, frozen=True):
     """This task cannot take part in the checkpoint."""
 
     checkpoint_id: int
@@ -60,17 +60,17 @@ class Decline(Message):
     detail: str
 
 
-class Committed(Message):
+class Committed(Message, frozen=True):
     """All sinks of this task have committed what the checkpoint prepared."""
 
     checkpoint_id: int
 
 
-class Drained(Message):
+class Drained(Message, frozen=True):
     """All inputs of this task have ended."""
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     """This task cannot go on; it waits for the driver to cancel the job."""
 
     error: str
@@ -82,7 +82,7 @@ class Failed(Message):
     cause: str = ""
 
 
-class Collected(Message):
+class Collected(Message, frozen=True):
     """Records for `execute_and_collect`."""
 
     collector: str
@@ -92,13 +92,13 @@ class Collected(Message):
     payload: bytes
 
 
-class Printed(Message):
+class Printed(Message, frozen=True):
     """Lines of `print()`, shown by the driver."""
 
     lines: tuple[str, ...]
 
 
-class Progress(Message):
+class Progress(Message, frozen=True):
     """What a task did since it started; sent about once a second."""
 
     records_in: int
@@ -140,7 +140,7 @@ class SubtaskRestoration(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-class Deploy(Message):
+class Deploy(Message, frozen=True):
     """Open the operators, from a checkpoint if `restored`."""
 
     restored: bool
@@ -152,11 +152,11 @@ class Deploy(Message):
     """Shared files of the restored checkpoint, which need not be stored again."""
 
 
-class Start(Message):
+class Start(Message, frozen=True):
     """Every task is ready: begin."""
 
 
-class AssignSplits(Message):
+class AssignSplits(Message, frozen=True):
     """Splits for a reader, and whether these are the last."""
 
     uid: str
@@ -165,7 +165,7 @@ class AssignSplits(Message):
     last: bool = False
 
 
-class Trigger(Message):
+class Trigger(Message, frozen=True):
     """Begin a checkpoint. In-band with `AssignSplits`: what was assigned before it belongs to the checkpoint."""
 
     checkpoint_id: int
@@ -175,7 +175,7 @@ class Trigger(Message):
     drain: bool = False
 
 
-class Complete(Message):
+class Complete(Message, frozen=True):
     """The checkpoint is durable: commit."""
 
     checkpoint_id: int
@@ -183,17 +183,17 @@ class Complete(Message):
     """All shared files of it, which need not be stored again while it is retained."""
 
 
-class Abort(Message):
+class Abort(Message, frozen=True):
     """The checkpoint was given up."""
 
     checkpoint_id: int
 
 
-class Release(Message):
+class Release(Message, frozen=True):
     """The job is done: return."""
 
 
-class Refuse(Message):
+class Refuse(Message, frozen=True):
     """This task is not wanted (an old attempt, a second hello): end."""
 
     reason: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -44,7 +45,9 @@ ServerEvent = TaskJoined | TaskSaid | TaskLost
 class ControlServer:
     """Listens for the tasks of one attempt. `on_event` is called from connection threads."""
 
-    def __init__(self, host: str, port: int, secret: bytes, attempt: int, on_event: Callable[[ServerEvent], None]) -> None:
+    def __init__(
+        self, host: str, port: int, secret: bytes, attempt: int, on_event: Callable[[ServerEvent], None]
+    ) -> None:
         self._secret = secret
         self._attempt = attempt
         self._on_event = on_event
@@ -60,10 +63,8 @@ class ControlServer:
         with self._lock:
             connection = self._connections.get(task)
         if connection is not None:
-            try:
+            with contextlib.suppress(ConnectionLost):
                 connection.send(msgspec.msgpack.encode(message))
-            except ConnectionLost:
-                pass
 
     def close(self) -> None:
         with self._lock:
@@ -71,10 +72,8 @@ class ControlServer:
             connections = list(self._connections.values())
             self._connections.clear()
         # A blocked accept() does not notice a closed socket, but it does notice a shutdown.
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
         for connection in connections:
             connection.close()

@@ -9,6 +9,7 @@ Both ends prove that they know the secret of the attempt before a single message
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -55,7 +56,7 @@ class Connection:
             raise ConnectionLost(str(error)) from error
         if data is None or len(data) < n:
             raise ConnectionLost("the connection was closed")
-        return data
+        return bytes(data)
 
     def raw_send(self, data: bytes) -> None:
         try:
@@ -67,10 +68,8 @@ class Connection:
         return self._exactly(n)
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._socket.close()
 
 

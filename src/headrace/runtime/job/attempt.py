@@ -123,9 +123,7 @@ class Attempt:
         self._resume = resume
         self._names = {n.uid: n.name for n in plan.graph.nodes}
         self._retained = {m.checkpoint_id: m for m in retained}
-        self._tasks = {
-            facts.TaskId(level.index, slot) for level in plan.levels for slot in range(level.slots)
-        }
+        self._tasks = {facts.TaskId(level.index, slot) for level in plan.levels for slot in range(level.slots)}
         self._source_tasks = self._find_source_tasks()
         self._hosts = {
             (plan.graph.node(chain.nodes[0]).uid, subtask): (chain.level, slot)
@@ -296,6 +294,7 @@ class Attempt:
                     self._lost = (time.monotonic(), event)
             case SparkEnded(error):
                 if self._released and error is None:
+                    self._board.tick()
                     return Outcome(End.FINISHED)
                 if self._lost is not None:
                     return self._failed(self._death(self._lost[1], error))
@@ -317,7 +316,7 @@ class Attempt:
             case msg.Ready():
                 self._ready.add(task)
                 if len(self._ready) == len(self._tasks):
-                    return self._begin()
+                    self._begin()
             case msg.SplitRequest(uid, subtask):
                 self._enumerators.request(uid, subtask)
             case msg.Announced(uid, subtask, splits):
@@ -401,9 +400,7 @@ class Attempt:
                 self._enumerator_states.pop(checkpoint_id, None)
                 self._to_all(msg.Abort(checkpoint_id))
                 failed = self._board.report.checkpoints_failed + 1
-                self._board.update(
-                    checkpoints_failed=failed, tolerated_failures=self._lifecycle.consecutive_failures
-                )
+                self._board.update(checkpoints_failed=failed, tolerated_failures=self._lifecycle.consecutive_failures)
                 self._board.event("checkpoint-failed", checkpoint_id=checkpoint_id, reason=failure.value)
             case act.DropCheckpoints(checkpoint_ids):
                 return self._guarded(lambda: self._drop(checkpoint_ids))
@@ -549,4 +546,3 @@ def _error_of(message: msg.Failed) -> HeadraceError:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-

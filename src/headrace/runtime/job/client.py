@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.job.status import JobStatus, StatusReport
+from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 
 if TYPE_CHECKING:
     from headrace.runtime.job.runner import JobRun
@@ -51,6 +51,10 @@ class JobClient:
     def get_status_report(self) -> StatusReport:
         """All that is known of the job right now."""
         return self._run.board.report
+
+    def listen(self, listener: Callable[[JobEvent], None]) -> None:
+        """Be told of checkpoints, failures and restarts as they happen, on the coordinator's thread: return soon."""
+        self._run.board.event_listeners.append(listener)
 
     def cancel(self) -> Future[None]:
         """Stop for good; checkpoints are kept or deleted as the retention says. Done when the job has stopped."""

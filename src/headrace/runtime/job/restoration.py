@@ -56,7 +56,7 @@ class Restoration:
         """The message that opens one task."""
         if self.restore is None or self.metadata is None:
             return Deploy(restored=False)
-        subtasks = []
+        subtasks: list[SubtaskRestoration] = []
         for chain in self.plan.chains:
             if chain.level != level:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -143,16 +144,15 @@ class JobRun:
         finally:
             self._over.set()
             renewing.join(LEASE_RENEWAL_S * 2)
-            try:
+            # It may be somebody else's by now, or storage may be gone: then it expires by itself.
+            with contextlib.suppress(HeadraceError):
                 self._lease.release()
-            except HeadraceError:
-                pass  # it is somebody else's by now, or storage is gone; it expires by itself
 
     def _renew(self) -> None:
         while not self._over.wait(LEASE_RENEWAL_S):
             try:
                 self._lease.renew()
-            except JobOwnedError as error:
+            except (FencedError, JobOwnedError) as error:
                 self._events.put(OwnershipLost(str(error)))
                 return
             except StorageError:
@@ -221,9 +221,7 @@ class JobRun:
         restoration.commit_sinks(self.job_id, number, self.collected)
         retained = [directory.load(ref) for ref in directory.completed()] if not source else []
         self._drop_orphans()
-        self.board.update(
-            attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id
-        )
+        self.board.update(attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id)
         self._forget_old_events()
         attempt = Attempt(
             plan=self._plan,
@@ -295,7 +293,12 @@ def execute_job(plan: JobPlan, settings: JobSettings, spark: Any | None) -> JobE
     run = JobRun(plan, settings, spark)
     run.start()
     interrupted = threading.Event()
-    restore = _on_interrupt(lambda: (interrupted.set(), run.suspend()))
+
+    def interrupt() -> None:
+        interrupted.set()
+        run.suspend()
+
+    restore = _OwnInterrupt(interrupt)
     try:
         # In slices: a main thread that blocks for good would not run signal handlers on every platform.
         while not run.result.done():
@@ -314,7 +317,7 @@ def _wait(future: Future[Any], timeout: float) -> None:
     done.wait(timeout)
 
 
-class _on_interrupt:  # noqa: N801 - reads as a verb where it is used
+class _OwnInterrupt:
     """Our own SIGINT handler while a job runs: PySpark's would cancel the Spark job before we know why."""
 
     def __init__(self, call: Callable[[], Any]) -> None:

@@ -13,9 +13,11 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame
 
 from headrace.runtime.spark.errors import InsufficientSlotsError, SparkJobError
@@ -36,6 +38,10 @@ _CANCELLED = ("SPARK_JOB_CANCELLED", "cancelled part of cancelled job group", "c
 # "... Lost task 0.0 in stage 8.0 (TID 16) (host executor driver): org.apache.spark.SparkException: what happened"
 _LOST_TASK = re.compile(r"Lost task [^:]*\): (?:[\w.$]+: )?([^\n]+)")
 _numbers = itertools.count(1)
+
+# Seconds between two looks at the free slots, and before a job that Spark refused is submitted again.
+_COUNT_AGAIN = 0.05
+_SUBMIT_AGAIN = 0.25
 
 LevelFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -123,7 +129,9 @@ class SparkJob:
         self._cancelled.set()
         context = self._handle.context
         if context._jsc is not None and not self.done.is_set():
-            context._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+            # Without a JVM there is nothing left to cancel, and the job's own thread reports the loss.
+            with suppress(Py4JNetworkError, ConnectionError):
+                context._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the job has ended; False if it has not after `timeout` seconds. Does not raise its error."""
@@ -155,13 +163,15 @@ class SparkJob:
         return cells
 
     def _collect(self, cells: DataFrame) -> None:
-        """Run the job. Spark admits all its tasks together or refuses at once; a refusal is waited out."""
+        """Run the job, once its slots are free.
+
+        Spark admits all tasks of pipelined levels together or refuses the job at once, and the refusal is waited out.
+        Of a job of one level it would start some tasks and queue the rest, so free slots are counted here first.
+        """
         deadline = time.monotonic() + self._slot_timeout
         while not self._cancelled.is_set():
-            if len(self._levels) == 1 and self._handle.free_slots() < self.slots:
-                # Spark asks for all slots together only where levels are pipelined: here it would start some tasks.
-                refusal: Exception | None = None
-            else:
+            refusal: Exception | None = None
+            if self._handle.free_slots() >= self.slots:
                 try:
                     # A new plan, with new shuffles, for each try: nothing of a refused one is met again.
                     pipelined_rdd(cells).collect()
@@ -174,8 +184,8 @@ class SparkJob:
             hopeless = self._handle.is_local and self._handle.total_slots() < self.slots
             if hopeless or time.monotonic() >= deadline:
                 raise self._insufficient() from refusal
-            # The slots of the attempt before are given back within moments.
-            self._cancelled.wait(0.25)
+            # The tasks of the attempt before give their slots back within moments.
+            self._cancelled.wait(_COUNT_AGAIN if refusal is None else _SUBMIT_AGAIN)
 
     def _insufficient(self) -> InsufficientSlotsError:
         total, free = self._handle.total_slots(), self._handle.free_slots()

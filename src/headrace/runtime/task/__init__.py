@@ -1,1 +1,1 @@
-""""""
+"""The worker's side of a job: input gate, mailbox, operator chains, output, snapshots."""

@@ -121,8 +121,9 @@ class ChainInput:
         producer = self._producers[address.edge, address.producer]
         producer.watermark = max(producer.watermark, time_ms)
         if producer.idle:
-            producer.idle = False
-        self._advance()
+            self.idle(address, False)
+        else:
+            self._advance()
 
     def idle(self, address: Address, is_idle: bool) -> None:
         self._producers[address.edge, address.producer].idle = is_idle
@@ -134,6 +135,9 @@ class ChainInput:
 
     def end(self, address: Address) -> None:
         producer = self._producers[address.edge, address.producer]
+        if producer.ended:
+            # It was in flight when the restored checkpoint was taken, and the producer has said it again.
+            return
         producer.ended = True
         if all(p.ended for p in self._producers.values()):
             self.ended = True

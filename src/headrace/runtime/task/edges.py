@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import InvalidKeyError, JobDefinitionError
-from headrace.plan.graph import Broadcast, Custom, Edge, Forward, Hash, Rebalance, Rescale, Shuffle
+from headrace.plan.graph import Broadcast, Custom, Edge, Forward, Hash, KeySpec, Rebalance, Rescale, Shuffle
 from headrace.runtime.task.cells import Address, end_cell, idle_cell, records_header, watermark_cell
 from headrace.runtime.task.output import OutputQueue
 from headrace.runtime.task.records import EdgeCodec
@@ -21,13 +21,14 @@ from headrace.state.keys import stored_form
 from headrace.types.columns import batch_to_values
 
 CELL_BYTES = 96 * 1024
+MOST_CELL_BYTES = 120 * 1024
 MOST_RECORDS = 16_384
 
 
 class _Buffer:
     """Records for one target subtask that have not left yet: Python values or Arrow columns, never both."""
 
-    __slots__ = ("address", "born_us", "column_bytes", "columns", "keys", "slot", "timestamps", "times", "values")
+    __slots__ = ("address", "born_us", "column_bytes", "columns", "keys", "slot", "times", "timestamps", "values")
 
     def __init__(self, address: Address, slot: int) -> None:
         self.address = address
@@ -65,9 +66,7 @@ class EdgeWriter:
         self._parallelism = target_parallelism
         self._max_parallelism = target_max_parallelism
         self._buffers = {
-            target: _Buffer(
-                Address(edge.id, producer, target), router.next_slot(level, edge.id, producer, target)
-            )
+            target: _Buffer(Address(edge.id, producer, target), router.next_slot(level, edge.id, producer, target))
             for target in self._targets
         }
         self._all = list(self._buffers.values())
@@ -184,7 +183,7 @@ class EdgeWriter:
             self._append_rows(batch, timestamps)
             return
         match partitioning:
-            case Hash(key) if key.fields and (targets := self._column_targets(batch, key.fields, key.single)) is not None:
+            case Hash(key) if (targets := self._column_targets(batch, key)) is not None:
                 self._split(batch, timestamps, targets)
             case Forward():
                 self._add_columns(self._all[0], batch, timestamps)
@@ -207,15 +206,15 @@ class EdgeWriter:
         for row, timestamp in zip(rows, times, strict=True):
             self.append(row, timestamp)
 
-    def _column_targets(self, batch: pa.RecordBatch, fields: tuple[str, ...], single: bool) -> Any | None:
+    def _column_targets(self, batch: pa.RecordBatch, key: KeySpec) -> Any | None:
         """The target subtask of every row, or None where the key is no plain column."""
-        if not single:
+        if not key.single or not key.fields:
             return None
-        column = batch.column(fields[0])
+        column = batch.column(key.fields[0])
         if column.null_count:
             raise InvalidKeyError(
-                f'The key field "{fields[0]}" holds a null, and None cannot be a key. Filter such records out before '
-                "key_by, or give them a key of their own."
+                f'The key field "{key.fields[0]}" holds a null, and None cannot be a key. Filter such records out '
+                "before key_by, or give them a key of their own."
             )
         m = self._max_parallelism
         if pa.types.is_string(column.type):
@@ -277,9 +276,11 @@ class EdgeWriter:
         batch = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         timestamps = None if not times else (times[0] if len(times) == 1 else pa.concat_arrays(times))
         buffer.columns, buffer.times, buffer.column_bytes = [], [], 0
-        for start in range(0, batch.num_rows, MOST_RECORDS):
-            piece = batch.slice(start, MOST_RECORDS)
-            cut = None if timestamps is None else timestamps.slice(start, MOST_RECORDS)
+        # In equal parts no larger than a network buffer of Spark's, which a larger cell would overflow.
+        rows = max(1, -(-batch.num_rows // -(-batch.nbytes // MOST_CELL_BYTES)))
+        for start in range(0, batch.num_rows, rows):
+            piece = batch.slice(start, rows)
+            cut = None if timestamps is None else timestamps.slice(start, rows)
             flags, payload = self._codec.encode_columns(piece, None, cut)
             self._send(buffer, flags, payload, piece.num_rows)
 

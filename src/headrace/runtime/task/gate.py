@@ -10,11 +10,12 @@ come are **logged** after it, and the log is channel state:
     aligned                 snapshot at the last barrier; nothing is logged
     unaligned               snapshot at once; nothing is set aside
     aligned with timeout    snapshot in between; both
-    at-least-once           snapshot at the last barrier; nothing is set aside, nothing is logged
+    at-least-once           snapshot at the last barrier; no cell is set aside, nothing is logged
 
 To a task with sources its control connection is one more channel (`CONTROL`): a trigger is the barrier, a
 split assignment is a cell. A task with sources never snapshots before its trigger, because splits
-assigned before it are no longer in the enumerator's state.
+assigned before it are no longer in the enumerator's state; and what is assigned after it waits for the snapshot
+in every mode, because those splits are still there and would come back twice.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from headrace.runtime.task.spill import Queued, SpillQueue
 
 CONTROL = -1
 MEMORY_ASIDE = 8 * 1024 * 1024
+REMEMBERED = 1_024
+"""So many ids of checkpoints that are over are known one by one; older ones are dropped by the highest of them."""
 
 
 class GateMode(Enum):
@@ -130,7 +133,8 @@ class InputGate:
         self._finished = 0
         """Barriers with this id or a smaller one are dropped."""
         self._dropped: set[int] = set()
-        """The same for at-least-once, where checkpoints may finish out of order."""
+        """The same one by one: an older checkpoint may still be under way when a newer one is given up or, in
+        at-least-once mode, counted."""
         self._pending_events: deque[GateEvent] = deque()
         self.inbox_bytes = 0
 
@@ -182,7 +186,7 @@ class InputGate:
 
     def _notice(self, channel: int, barrier: Barrier) -> bool:
         """Look at a barrier as it is read, ahead of its turn. True if the mailbox should come at once."""
-        if barrier.checkpoint_id <= self._finished or self._mode is GateMode.AT_LEAST_ONCE:
+        if self._mode is GateMode.AT_LEAST_ONCE or self._is_over(barrier.checkpoint_id):
             return False
         current = self._alignments.get(barrier.checkpoint_id)
         if current is not None and current.taken:
@@ -232,7 +236,7 @@ class InputGate:
     def deadline(self) -> float | None:
         """When `take` should be called again although nothing arrives (the alignment timeout)."""
         with self._lock:
-            if self._aligned_timeout_s is None or self._noticed is None:
+            if self._aligned_timeout_s is None or self._noticed is None or not self._may_overtake(self._noticed[0]):
                 return None
             return self._noticed[1] + self._aligned_timeout_s
 
@@ -244,7 +248,11 @@ class InputGate:
 
     @property
     def has_input(self) -> bool:
-        return self.has_cells or bool(self._control)
+        """Whether `take` would find something, apart from what waits for a snapshot."""
+        if self.has_cells:
+            return True
+        with self._lock:
+            return bool(self._control) and not self._control_waits()
 
     @property
     def has_cells(self) -> bool:
@@ -259,9 +267,13 @@ class InputGate:
         """The coordinator gave the checkpoint up: what was set aside goes on, what was logged is dropped."""
         with self._lock:
             alignment = self._alignments.get(checkpoint_id)
-            if alignment is not None and not alignment.taken:
-                self._release_aside()
-            self._finish(checkpoint_id)
+            if alignment is not None:
+                if not alignment.taken:
+                    self._release_aside()
+                self._finish(checkpoint_id)
+            elif checkpoint_id > self._finished:
+                # Not `_finish`: an older one may be waiting for its barriers, with cells set aside.
+                self._drop(checkpoint_id)
 
     def close(self) -> None:
         with self._lock:
@@ -276,6 +288,9 @@ class InputGate:
 
     def _current(self) -> _Alignment | None:
         return next(iter(self._alignments.values()), None)
+
+    def _control_waits(self) -> bool:
+        return any(not a.taken and CONTROL in a.arrived for a in self._alignments.values())
 
     def _pop(self) -> Queued | None:
         while self._front:
@@ -292,8 +307,7 @@ class InputGate:
         if self._pending_events:
             return self._pending_events.popleft()
         while self._control:
-            current = self._current()
-            if current is not None and not current.taken and self._sets_aside() and CONTROL in current.arrived:
+            if self._control_waits():
                 break
             item = self._control.popleft()
             if not isinstance(item, Barrier):
@@ -305,11 +319,14 @@ class InputGate:
 
     def _trigger(self, barrier: Barrier) -> GateEvent | None:
         if self._has_control:
-            if self._noticed is None and barrier.checkpoint_id > self._finished:
+            if self._noticed is None and not self._is_over(barrier.checkpoint_id):
                 self._noticed = (barrier, self._clock())
             return self._barrier(CONTROL, barrier)
-        # Without sources a trigger only says that the checkpoint has begun (it is sent to all if unaligned).
-        if barrier.checkpoint_id > self._finished and self._alignments.get(barrier.checkpoint_id) is None:
+        # Without sources a trigger only says that the checkpoint has begun (it is sent to all if unaligned). It may
+        # come later than the barrier of the next one, on another way; then it comes too late.
+        known = max(self._alignments, default=0)
+        noticed = 0 if self._noticed is None else self._noticed[0].checkpoint_id
+        if not self._is_over(barrier.checkpoint_id) and barrier.checkpoint_id > max(known, noticed):
             self._noticed = (barrier, self._clock())
         return None
 
@@ -318,25 +335,28 @@ class InputGate:
         if self._noticed is None or self._mode is GateMode.AT_LEAST_ONCE:
             return None
         barrier, since = self._noticed
-        if barrier.checkpoint_id <= self._finished:
+        if self._is_over(barrier.checkpoint_id):
             self._noticed = None
             return None
-        current = self._alignments.get(barrier.checkpoint_id)
-        if current is not None and current.taken:
-            return None
-        if barrier.canonical:
+        if not self._may_overtake(barrier):
             return None
         due = self._aligned_timeout_s is not None and self._clock() - since >= self._aligned_timeout_s
         if not (barrier.unaligned or due):
             return None
-        if self._has_control and (current is None or CONTROL not in current.arrived):
-            return None
+        current = self._alignments.get(barrier.checkpoint_id)
         if current is None:
             event = self._supersede(barrier)
             if event is not None:
                 return event
             current = self._begin(barrier)
         return self._take_early(current)
+
+    def _may_overtake(self, barrier: Barrier) -> bool:
+        """Whether a noticed barrier may go before what lies in front of it, now or when its time has come."""
+        current = self._alignments.get(barrier.checkpoint_id)
+        if barrier.canonical or (current is not None and current.taken):
+            return False
+        return not self._has_control or (current is not None and CONTROL in current.arrived)
 
     def _begin(self, barrier: Barrier) -> _Alignment:
         current = _Alignment(barrier, self._clock())
@@ -345,7 +365,7 @@ class InputGate:
 
     def _barrier(self, channel: int, barrier: Barrier) -> GateEvent | None:
         """A barrier whose turn has come on its channel."""
-        if barrier.checkpoint_id <= self._finished or barrier.checkpoint_id in self._dropped:
+        if self._is_over(barrier.checkpoint_id):
             return None
         current = self._alignments.get(barrier.checkpoint_id)
         if current is None:
@@ -354,9 +374,9 @@ class InputGate:
                 # The barrier is looked at again after the older checkpoint was given up.
                 self._requeue(channel, barrier)
                 return event
-            if any(known > barrier.checkpoint_id for known in self._alignments):
-                if self._mode is GateMode.EXACTLY_ONCE:
-                    return None
+            newer = any(known > barrier.checkpoint_id for known in self._alignments)
+            if newer and self._mode is GateMode.EXACTLY_ONCE:
+                return None
             current = self._begin(barrier)
         if current.taken:
             current.arrived.add(channel)
@@ -441,14 +461,30 @@ class InputGate:
             self._front.appendleft(self._aside)
             self._aside = SpillQueue(self._spill_dir, self._memory_limit)
 
+    def _is_over(self, checkpoint_id: int) -> bool:
+        return checkpoint_id <= self._finished or checkpoint_id in self._dropped
+
     def _finish(self, checkpoint_id: int) -> None:
         if self._mode is GateMode.AT_LEAST_ONCE:
             # Several are counted at once; an older one that is still open stays open.
-            self._alignments.pop(checkpoint_id, None)
-            self._dropped.add(checkpoint_id)
+            self._drop(checkpoint_id)
             return
         self._finished = max(self._finished, checkpoint_id)
         for known in [c for c in self._alignments if c <= checkpoint_id]:
             del self._alignments[known]
+        if self._dropped:
+            self._dropped = {c for c in self._dropped if c > self._finished}
         if self._noticed is not None and self._noticed[0].checkpoint_id <= checkpoint_id:
             self._noticed = None
+
+    def _drop(self, checkpoint_id: int) -> None:
+        """This one is over, whatever becomes of older ones."""
+        self._alignments.pop(checkpoint_id, None)
+        self._dropped.add(checkpoint_id)
+        if self._noticed is not None and self._noticed[0].checkpoint_id == checkpoint_id:
+            self._noticed = None
+        if len(self._dropped) > REMEMBERED:
+            oldest = sorted(self._dropped)[: REMEMBERED // 2]
+            if min(self._alignments, default=oldest[-1] + 1) > oldest[-1]:
+                self._dropped.difference_update(oldest)
+                self._finished = max(self._finished, oldest[-1])

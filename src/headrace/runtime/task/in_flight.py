@@ -3,14 +3,16 @@
     file:  (channel i32 | size u32 | cell)*          little-endian
 
 Inside a job, plain Python values travel as marshal. That must not lie in a checkpoint: it may crash the reader
-and is bound to a Python version. So records are rewritten in the safe plain encoding (flag PLAIN). What only
-pickle can hold stays pickled, and is taken back only on an edge that the program left untyped.
+and is bound to a Python version. So records are rewritten in the safe plain encoding (flag PLAIN), which also holds
+dates, decimals and the like. What only pickle can hold stays pickled, and is taken back only on an edge that the
+program left untyped or typed as pickled.
 """
 
 from __future__ import annotations
 
+import pickle
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.errors import DamagedCheckpointError, RestoreError, TypeMismatchError
 from headrace.plan.graph import Edge
@@ -55,22 +57,25 @@ def _sealed(data: bytes) -> bytes:
     if data[0] != RECORDS:
         return data
     address, flags, born_us, count = read_records_header(data)
-    if flags & (PICKLED | PLAIN):
+    if flags & PLAIN:
         return data
     payload = memoryview(data)[RECORDS_HEADER:]
-    try:
-        if flags & COLUMNS:
-            keys, body = split_columns(flags, payload)
-            if keys is None:
+    if flags & COLUMNS:
+        keys, body = split_columns(flags, payload)
+        if keys is None:
+            return data
+        head = encode_plain(keys)
+        parts: tuple[bytes | memoryview, ...] = (struct.pack("<I", len(head)), head, body)
+    else:
+        records = unpack(flags, payload)
+        try:
+            parts = (encode_plain(records),)
+        except (TypeMismatchError, RecursionError):
+            if flags & PICKLED:
                 return data
-            head = encode_plain(keys)
-            parts: tuple[bytes | memoryview, ...] = (struct.pack("<I", len(head)), head, body)
-        else:
-            parts = (encode_plain(unpack(flags, payload)),)
-    except TypeMismatchError:
-        # Marshal holds a few things that the plain encoding does not (code objects, say): nothing a record has.
-        return data
-    return b"".join((records_header(address, flags | PLAIN, born_us, count), *parts))
+            parts = (pickle.dumps(records, protocol=pickle.HIGHEST_PROTOCOL),)
+            return b"".join((records_header(address, flags | PICKLED, born_us, count), *parts))
+    return b"".join((records_header(address, flags & ~PICKLED | PLAIN, born_us, count), *parts))
 
 
 def admit(data: bytes, edges: dict[int, Edge]) -> None:
@@ -86,7 +91,7 @@ def admit(data: bytes, edges: dict[int, Edge]) -> None:
         )
     if not flags & PLAIN and not flags & COLUMNS and not flags & PICKLED:
         raise DamagedCheckpointError(f"Records in flight on edge {address.edge} are in no encoding a checkpoint holds.")
-    if flags & PICKLED and edge.type is not None:
+    if flags & PICKLED and edge.type is not None and edge.type.codec_name != "pickle":
         raise RestoreError(
             f"The checkpoint holds pickled records on edge {address.edge}, but the program types it as {edge.type}. "
             "They are not loaded."
@@ -94,7 +99,7 @@ def admit(data: bytes, edges: dict[int, Edge]) -> None:
 
 
 def reroute(
-    cells: Iterable[Queued], edges: dict[int, Edge], targets: dict[int, Sequence[int]], owner: Owner
+    cells: Iterable[Queued], edges: dict[int, Edge], targets: Mapping[int, Sequence[int]], owner: Owner
 ) -> Iterator[Queued]:
     """Records of `cells` that belong to this task at the new parallelism, addressed to its subtasks.
 

@@ -1,7 +1,7 @@
 """The mailbox: the one thread that touches operators and state.
 
-    Spark's reader ─ input thread ─▶ input gate ─▶ MAILBOX (chains, state, timers, snapshots) ─▶ output queue ─▶ generator
-                                  control thread ──▶ │ ◀── due timers         background: snapshot files, sink commits
+    Spark's reader ─ input thread ─▶ input gate ─▶ MAILBOX (chains, state, timers) ─▶ output queue ─▶ generator
+                                  control thread ──▶ │ ◀── due timers      background: snapshot files, sink commits
 
 Between two records, never inside one, it takes a control message, a due timer or input, or waits for room in the
 output. So a snapshot needs no lock, and user code is single-threaded.
@@ -105,9 +105,7 @@ class Mailbox:
         self._input_consumed = input_consumed
         self._in_background = in_background
 
-        self._by_input = {
-            (edge.id, s.subtask): s for s in subtasks for edge in _in_edges(s, codecs)
-        }
+        self._by_input = {(edge.id, s.subtask): s for s in subtasks for edge in _in_edges(s, codecs)}
         self._sources = [s for s in subtasks if s.source is not None]
         self._operators = [o for s in subtasks for o in s.operators.values()]
         self._timed = [o for o in self._operators if type(o).next_processing_time is not Operator.next_processing_time]
@@ -206,7 +204,7 @@ class Mailbox:
         """Wait for a message, input or the next moment at which something is due."""
         self._note_drained()
         self._wakeup.clear()
-        if self._letters or self._gate.has_input and not self._all_blocked() or self._attention.raised:
+        if self._letters or (self._gate.has_input and not self._all_blocked()) or self._attention.raised:
             return
         until = self._next_deadline()
         self._wakeup.wait(max(0.0, until - time.monotonic()))
@@ -264,9 +262,7 @@ class Mailbox:
         address = address_of(data)
         subtask = self._by_input.get((address.edge, address.target))
         if subtask is None or self._router.target_level(address.edge) != self._level:
-            self._output.put(
-                self._router.next_slot(self._level, address.edge, address.producer, address.target), data
-            )
+            self._output.put(self._router.next_slot(self._level, address.edge, address.producer, address.target), data)
             return
         if kind == RECORDS:
             _, flags, born_us, count = read_records_header(data)
@@ -286,7 +282,8 @@ class Mailbox:
 
     def _continue_block(self) -> None:
         block, cell = self._block, self._block_cell
-        assert block is not None and cell is not None
+        assert block is not None
+        assert cell is not None
         failpoints.hit("record", f"{self._level}.{self._slot}")
         cell[1].head.process_block(block, self._attention)
         if block.position >= len(block.values):
@@ -370,6 +367,7 @@ class Mailbox:
         if not self._drained and not self._block and all(s.ended for s in self._subtasks):
             self._drained = True
             self._flush()
+            self._report(self._clock.now)
             self._send(Drained())
 
     # -- time
@@ -384,7 +382,7 @@ class Mailbox:
                 operator.processing_time(now_ms)
 
     def _flush_if_due(self, *, idle: bool) -> None:
-        """Cells leave when full, when their records waited long enough or, without sources, when nothing else is due."""
+        """Cells leave when full, when their records waited long enough or, without sources, when all is idle."""
         if idle and not self._sources:
             self._flush()
             return
@@ -499,4 +497,3 @@ class Mailbox:
 
 def _in_edges(subtask: ChainSubtask, codecs: dict[int, EdgeCodec]) -> list[Any]:
     return [codec.edge for codec in codecs.values() if codec.edge.target == subtask.chain.nodes[0]]
-

@@ -54,11 +54,14 @@ class OutputQueue:
                 raise OutputClosed
             self._cells.append((slot, data))
             self._bytes += len(data)
+            # First wake the generator: one cell beyond the hard limit would else wait for it for ever.
+            self._condition.notify_all()
             if self._bytes > SOFT_LIMIT:
                 self._attention.raised = True
                 while self._bytes > HARD_LIMIT and not self._closed:
                     self._condition.wait(1.0)
-            self._condition.notify_all()
+                if self._closed:
+                    raise OutputClosed
 
     def put_all(self, data: bytes) -> None:
         """The same cell to every slot of the next level (a barrier)."""

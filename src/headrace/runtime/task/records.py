@@ -3,10 +3,12 @@
     payload:  OBJECTS   body of (keys | None, values, timestamps | None)
               COLUMNS   key_size u32 | body of the keys | Arrow record batch (without schema)
 
-`body` is marshal for plain Python values, which is exact about types and several times faster than anything
-else, or pickle where only pickle can; the flag says which. Rows of a typed edge travel as plain tuples or as
-columns, and are checked against the type either way. Timestamps of columns are one more column, `_ts`. Keys that
-are fields are not sent twice: the receiver reads them from the columns.
+`body` is marshal for plain Python values, which is exact about their types and several times faster than anything
+else, or pickle where only pickle can; the flag says which. Marshal turns whatever else offers its memory (a
+numpy number, a bytearray) into bytes without a word, so it is asked only about what it holds exactly. Rows of a
+typed edge travel as plain tuples or as columns, are checked against the type either way, and come out the same
+either way. Timestamps of columns are one more column, `_ts`. Keys that are text or whole numbers in a field are
+not sent twice: the receiver reads them from the columns.
 
 Marshal and pickle never leave the job: what a checkpoint keeps of cells in flight is rewritten (`in_flight.py`).
 """
@@ -16,7 +18,8 @@ from __future__ import annotations
 import marshal
 import pickle
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,7 +28,7 @@ from headrace.operators.base import Block
 from headrace.plan.graph import Edge, Hash, KeySpec
 from headrace.state.keys import stored_form
 from headrace.state.plain_values import decode_plain
-from headrace.types.columns import batch_to_columns, rows_to_batch, schema_of
+from headrace.types.columns import batch_to_columns, batch_to_values, rows_to_batch, schema_of
 from headrace.types.information import TypeInformation
 from headrace.types.kinds import BasicType, RowType
 
@@ -44,7 +47,15 @@ PLAIN: Final = 16
 
 _KEY_SIZE = struct.Struct("<I")
 _TIMESTAMPS = "_ts"
-_PLAIN_KEYS = ("STRING", "LONG", "INT")
+_PLAIN_KEYS = frozenset({"STRING", "LONG", "INT", "SHORT", "BYTE"})
+"""Types whose values are the same before and after a column, and are their own stored form."""
+_EXACT: Final = {"STRING": str, "LONG": int, "INT": int, "SHORT": int, "BYTE": int, "DOUBLE": float, "BOOLEAN": bool}
+"""Types of which a value of exactly this class comes out of a column as it went in."""
+
+_SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+_CONTAINERS: Final = frozenset({tuple, list, dict, set, frozenset})
+_DEEPEST: Final = 64
+_MOST_PARTS: Final = 1 << 22
 
 
 class EdgeCodec:
@@ -55,9 +66,12 @@ class EdgeCodec:
         self._row_type = edge.type if isinstance(edge.type, RowType) else None
         self._type: TypeInformation | None = edge.type
         self._schema: pa.Schema | None = None if self._row_type is None else schema_of(self._row_type)
+        self._value_schema = None if edge.type is None or self._row_type is not None else schema_of(edge.type)
+        self._exact = _exact_classes(self._row_type)
         self._timed_schema = None if self._schema is None else self._schema.append(pa.field(_TIMESTAMPS, pa.int64()))
         self._where = f"edge {edge.id}"
         self.key: KeySpec | None = edge.partitioning.key if isinstance(edge.partitioning, Hash) else None
+        self._key_fields = self._readable_key()
         self._make = None if self._row_type is None else self._row_type.make()
         self._take_apart = None if self._row_type is None else self._row_type.take_apart()
         self._rows_are_tuples = self._row_type is not None and issubclass(self._row_type.value_class, tuple)
@@ -70,7 +84,14 @@ class EdgeCodec:
     @property
     def key_fields(self) -> tuple[str, ...]:
         """Fields that the key is made of, where the receiver can read them from the columns."""
-        return self.key.fields if self.key is not None and self._schema is not None else ()
+        return self._key_fields
+
+    def _readable_key(self) -> tuple[str, ...]:
+        if self.key is None or self._row_type is None or self._schema is None:
+            return ()
+        types = dict(zip(self._row_type.names, self._row_type.types, strict=True))
+        # A FLOAT is rounded by its column and a DOUBLE turns 3 into 3.0: such a key would leave its key group.
+        return self.key.fields if all(str(types.get(name)) in _PLAIN_KEYS for name in self.key.fields) else ()
 
     def encode(
         self, values: list[Any], keys: list[Any] | None, timestamps: list[int] | None
@@ -78,18 +99,39 @@ class EdgeCodec:
         """(flags, payload parts) of records that are Python values."""
         if self._row_type is not None:
             if self._schema is not None and len(values) >= COLUMNS_FROM:
-                batch = rows_to_batch(self._row_type, values, self._schema)
-                return self.encode_columns(batch, keys, None if timestamps is None else pa.array(timestamps, pa.int64()))
+                return self._encode_as_columns(values, keys, timestamps)
             for value in values:
                 self._row_type.check(value, self._where)
             assert self._take_apart is not None
-            flags, body = _pack((keys, [tuple(self._take_apart(v)) for v in values], timestamps))
+            rows = [tuple(self._take_apart(v)) for v in values]
+            if self._schema is not None and not self._comes_back(rows):
+                return self._encode_as_columns(values, keys, timestamps)
+            flags, body = _pack(keys, rows, timestamps)
             return flags | ROWS, (body,)
         if self._type is not None:
             for value in values:
                 self._type.check(value, self._where)
-        flags, body = _pack((keys, values, timestamps))
+            if self._value_schema is not None and not _is_plain(values):
+                # What a typed edge carries does not depend on who made it: numpy numbers become Python's.
+                values = batch_to_values(self._type, rows_to_batch(self._type, values, self._value_schema))
+        flags, body = _pack(keys, values, timestamps)
         return flags, (body,)
+
+    def _encode_as_columns(
+        self, values: list[Any], keys: list[Any] | None, timestamps: list[int] | None
+    ) -> tuple[int, Iterable[bytes]]:
+        assert self._row_type is not None
+        assert self._schema is not None
+        batch = rows_to_batch(self._row_type, values, self._schema)
+        return self.encode_columns(batch, keys, None if timestamps is None else pa.array(timestamps, pa.int64()))
+
+    def _comes_back(self, rows: list[tuple[Any, ...]]) -> bool:
+        """Whether these rows would come out of columns just as they are, so that few of them may do without."""
+        exact = self._exact
+        return exact is not None and all(
+            len(row) == len(exact) and all(v is None or type(v) is c for v, c in zip(row, exact, strict=True))
+            for row in rows
+        )
 
     def encode_columns(
         self, batch: pa.RecordBatch, keys: list[Any] | None, timestamps: pa.Array | None
@@ -97,8 +139,8 @@ class EdgeCodec:
         """(flags, payload parts) of records that are Arrow columns of the edge's row type."""
         flags, head = COLUMNS, b""
         if keys is not None and not self.key_fields:
-            packed, head = _pack(keys)
-            flags |= packed
+            # Keys are in stored form: str, int, bytes or a tuple of bytes.
+            head = marshal.dumps(keys)
         if timestamps is not None:
             flags |= TIMED
             batch = pa.RecordBatch.from_arrays([*batch.columns, timestamps], schema=self._timed_schema)
@@ -118,7 +160,9 @@ class EdgeCodec:
             values = list(map(self._make, values))
         return Block(values, keys, timestamps)
 
-    def decode_columns(self, flags: int, payload: memoryview) -> tuple[pa.RecordBatch, list[Any] | None, list[int] | None]:
+    def decode_columns(
+        self, flags: int, payload: memoryview
+    ) -> tuple[pa.RecordBatch, list[Any] | None, list[int] | None]:
         keys, body = split_columns(flags, payload)
         message = pa.ipc.read_message(pa.py_buffer(body))
         assert self._schema is not None
@@ -133,7 +177,8 @@ class EdgeCodec:
         return list(map(self._make, zip(*columns, strict=True)))
 
     def _keys_from(self, columns: list[list[Any]]) -> list[Any]:
-        assert self.key is not None and self._row_type is not None
+        assert self.key is not None
+        assert self._row_type is not None
         places = [self._row_type.names.index(name) for name in self.key.fields]
         if self.key.single:
             kind = self._row_type.types[places[0]]
@@ -144,11 +189,47 @@ class EdgeCodec:
         return list(map(stored_form, zip(*(columns[p] for p in places), strict=True)))
 
 
-def _pack(value: Any) -> tuple[int, bytes]:
-    try:
-        return 0, marshal.dumps(value)
-    except ValueError:
-        return PICKLED, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+def _exact_classes(row_type: RowType | None) -> tuple[type, ...] | None:
+    """The class of each field of a row whose fields marshal holds exactly; None if it has others."""
+    if row_type is None:
+        return None
+    classes = [_EXACT.get(str(kind)) if isinstance(kind, BasicType) else None for kind in row_type.types]
+    return tuple(c for c in classes if c is not None) if None not in classes else None
+
+
+def _pack(keys: list[Any] | None, values: list[Any], timestamps: list[int] | None) -> tuple[int, bytes]:
+    if timestamps is not None and not _WHOLE.issuperset(map(type, timestamps)):
+        timestamps = [int(t) for t in timestamps]
+    body = (keys, values, timestamps)
+    if _is_plain(values):
+        try:
+            return 0, marshal.dumps(body)
+        except ValueError:
+            pass
+    return PICKLED, pickle.dumps(body, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+_WHOLE: Final = frozenset({int})
+
+
+def _is_plain(values: Collection[Any], depth: int = 0) -> bool:
+    """Whether marshal gives all of this back with the same classes. Looks at all values of a depth in one go."""
+    found = set(map(type, values))
+    kinds = found - _SCALARS
+    if not kinds:
+        return True
+    if depth > _DEEPEST or not kinds <= _CONTAINERS:
+        return False
+    for kind in kinds:
+        some: Collection[Any] = values if len(found) == 1 else [v for v in values if type(v) is kind]
+        parts = chain.from_iterable(some)
+        if kind is dict:
+            parts = chain(parts, chain.from_iterable(map(dict.values, some)))
+        inside = list(islice(parts, _MOST_PARTS + 1))
+        # Lists that hold one another many times over unfold without end; pickle knows how to write them.
+        if len(inside) > _MOST_PARTS or not _is_plain(inside, depth + 1):
+            return False
+    return True
 
 
 def unpack(flags: int, data: memoryview) -> Any:
@@ -163,4 +244,3 @@ def split_columns(flags: int, payload: memoryview) -> tuple[list[Any] | None, me
     (key_size,) = _KEY_SIZE.unpack_from(payload)
     body_at = _KEY_SIZE.size + key_size
     return unpack(flags, payload[_KEY_SIZE.size : body_at]) if key_size else None, payload[body_at:]
-

@@ -44,7 +44,7 @@ class SpillQueue:
             self._memory_bytes += len(data)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._directory, prefix="aside-")
+            self._file = tempfile.TemporaryFile(dir=self._directory, prefix="aside-")  # noqa: SIM115 - lives as long as the queue
         self._file.seek(self._write_at)
         self._file.write(_FRAME.pack(channel, len(data)))
         self._file.write(data)

@@ -1,4 +1,4 @@
-"""How the contract suite makes backends: each kind in a roomy and in a cramped form."""
+"""What the contract suite of keyed backends works with: backends in a roomy and in a cramped form, and states."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from headrace.backends.rocksdb.backend import RocksDBBackend
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.checkpoint.handles import KeyedSnapshot
 from headrace.state.backend import BackendContext, KeyedStateBackend
+from headrace.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 from headrace.state.key_groups import group_range
 from headrace.state.keys import raw_key, stored_form
+from headrace.types.information import Types
 
 MAX_PARALLELISM = 16
 
@@ -30,6 +38,38 @@ FLAVOURS = {
     "rocksdb-cramped": lambda context: RocksDBBackend(context, RocksDBOptions(cache_entries=4, dirty_limit=2)),
     "rocksdb-full": lambda context: RocksDBBackend(context, RocksDBOptions(incremental=False)),
 }
+
+LAST = ValueStateDescriptor("last", Types.DOUBLE())
+COUNT = ValueStateDescriptor("count", Types.LONG())
+NAME = ValueStateDescriptor("name", Types.STRING())
+BLOB = ValueStateDescriptor("blob", Types.PRIMITIVE_ARRAY(Types.BYTE()))
+PAIR = ValueStateDescriptor("pair", Types.TUPLE([Types.STRING(), Types.LONG()]))
+BAG = ValueStateDescriptor("bag", Types.LIST(Types.LONG()))
+THING = ValueStateDescriptor("thing", Types.PICKLED_BYTE_ARRAY())
+SEEN = ListStateDescriptor("seen", Types.LONG())
+BAGS = ListStateDescriptor("bags", Types.LIST(Types.LONG()))
+BY_ITEM = MapStateDescriptor("by-item", Types.STRING(), Types.LONG())
+BY_RATIO = MapStateDescriptor("by-ratio", Types.DOUBLE(), Types.STRING())
+BAG_BY_ITEM = MapStateDescriptor("bag-by-item", Types.STRING(), Types.LIST(Types.LONG()))
+TOTAL = ReducingStateDescriptor("total", lambda a, b: a + b, Types.LONG())
+
+
+class Mean:
+    """An aggregate function with a mutable accumulator."""
+
+    def create_accumulator(self) -> list[float]:
+        return [0.0, 0.0]
+
+    def add(self, value: float, accumulator: list[float]) -> list[float]:
+        accumulator[0] += value
+        accumulator[1] += 1
+        return accumulator
+
+    def get_result(self, accumulator: list[float]) -> float:
+        return accumulator[0] / accumulator[1]
+
+
+MEAN = AggregatingStateDescriptor("mean", Mean(), Types.LIST(Types.DOUBLE()))
 
 
 @dataclass

@@ -1,0 +1,5 @@
+"""`python -m headrace.cli`: the same as the command `headrace`."""
+
+from headrace.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""`headrace demo`: a job is killed twice while it runs, and what arrived is counted."""

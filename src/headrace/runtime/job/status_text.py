@@ -1,0 +1,119 @@
+"""A job's report and its events in words: the same for the live line, for log lines and for the command line."""
+
+from __future__ import annotations
+
+from headrace.plan.settings import JobSettings
+from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
+
+Part = tuple[str, str]
+"""A label and a value, as in `("lag", "0.3 s")`."""
+
+_YEAR_S = 365 * 86_400
+
+
+def status_parts(report: StatusReport) -> list[Part]:
+    """What a running job is worth saying in one line, the most wanted first: a narrow terminal cuts the end off."""
+    parts: list[Part] = []
+    if report.status is not JobStatus.RUNNING:
+        parts.append(("", report.status.value.lower()))
+    parts += [
+        ("in", f"{report.read_per_second:,.0f}/s"),
+        ("out", f"{report.written_per_second:,.0f}/s"),
+        ("latency", "–" if report.latency_ms is None else duration(report.latency_ms / 1_000)),
+        ("lag", "–" if report.watermark_lag_ms is None else duration(report.watermark_lag_ms / 1_000)),
+    ]
+    checkpoint = report.last_checkpoint
+    if checkpoint is None:
+        parts.append(("checkpoint", "–"))
+    else:
+        took, size = duration(checkpoint.duration_ms / 1_000), size_text(checkpoint.size_bytes)
+        parts.append(("checkpoint", f"{checkpoint.checkpoint_id} in {took}, {size}"))
+    parts.append(("restarts", str(report.restarts)))
+    if report.checkpoints_failed:
+        parts.append(("failed checkpoints", str(report.checkpoints_failed)))
+    return parts
+
+
+def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> str | None:
+    """The line for an event; None for those of every second, which the status itself shows."""
+    job = f'job "{settings.name}"'
+    detail = event.detail
+    match event.kind:
+        case "running":
+            restored = detail.get("restored")
+            since = "from the beginning" if restored is None else f"restored from checkpoint {restored}"
+            return f"{job} running, pid {report.pid}, attempt {detail['attempt']}, {since}; {storage_text(settings)}"
+        case "failure":
+            return f"{job} lost attempt {report.attempt}: {detail['message']}"
+        case "restarting":
+            return f"{job} restarts in {duration(detail['delay_ms'] / 1_000)} (restart {report.restarts})"
+        case "checkpoint-failed":
+            return f"{job}: checkpoint {detail['checkpoint_id']} given up: {detail['reason']}"
+        case "checkpoint-declined":
+            return f"{job}: a task declined checkpoint {detail['checkpoint_id']}: {detail['reason']}"
+        case "storage-trouble":
+            return f"{job}: checkpoint storage: {detail['reason']}"
+    return None
+
+
+def storage_text(settings: JobSettings) -> str:
+    """Where checkpoints go and what that survives."""
+    checkpointing = settings.checkpointing
+    if checkpointing.interval_ms is None:
+        return "checkpoints off: a failure loses the state"
+    every = duration(checkpointing.interval_ms / 1_000)
+    storage = checkpointing.storage
+    where = "coordinator memory" if storage.location == "memory:" else storage.location
+    return f"checkpoints every {every} in {where}, which survives {storage.survives}"
+
+
+def ending_text(report: StatusReport, elapsed_s: float) -> str:
+    """The last line about a job."""
+    took = duration(elapsed_s)
+    facts = (
+        f"{report.records_read:,} records in, {report.records_written:,} out, "
+        f"{counted(report.checkpoints_completed, 'checkpoint')}, {counted(report.restarts, 'restart')}"
+    )
+    return f'job "{report.name}" {report.status.value.lower()} after {took}: {facts}'
+
+
+def duration(seconds: float) -> str:
+    """Short, for people.
+
+    >>> [duration(s) for s in (0.0004, 0.0123, 0.12, 3.44, 75, 7_300, 90_000, 40_000_000)]
+    ['0.4 ms', '12 ms', '120 ms', '3.4 s', '1 min 15 s', '2 h 1 min', '1 d 1 h', '1.3 years']
+    """
+    if seconds < 0.001:
+        return f"{seconds * 1_000:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if seconds >= _YEAR_S:
+        return f"{seconds / _YEAR_S:.1f} years"
+    whole = round(seconds)
+    for unit, name, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // smaller
+            return f"{whole // unit} {name} {rest} {small}" if rest else f"{whole // unit} {name}"
+    raise AssertionError(seconds)
+
+
+def size_text(size: float) -> str:
+    """Bytes in the unit that leaves two or three digits.
+
+    >>> [size_text(n) for n in (0, 999, 2_048, 5_400_000, 3 * 2**30)]
+    ['0 B', '999 B', '2.0 KiB', '5.1 MiB', '3.0 GiB']
+    """
+    if size < 1_000:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1_000:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} TiB"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 restart`, `2 restarts`."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -1,0 +1,78 @@
+"""Functions that misbehave once, at a record that the test names, and then never again.
+
+They live in a module of their own so that workers load them by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from headrace import MapFunction
+from headrace.runtime.control.client import ControlClient
+
+
+def once(mark: str | Path) -> bool:
+    """True for the first of all processes that asks for this mark."""
+    Path(mark).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(mark, "x"):
+            return True
+    except FileExistsError:
+        return False
+
+
+def raise_an_error() -> None:
+    raise ZeroDivisionError("the books do not balance")
+
+
+def kill_the_worker() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exit_the_worker() -> None:
+    os._exit(7)
+
+
+def cut_the_control_connection() -> None:
+    """Only the connection to the driver: the worker itself stays as it is."""
+    for client in [o for o in gc.get_objects() if isinstance(o, ControlClient)]:
+        with contextlib.suppress(OSError):
+            client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+
+def block_for_ever() -> None:
+    threading.Event().wait()
+
+
+class Saboteur(MapFunction):
+    """Passes records on; at the record that `at` names it does `deed`, as often as there are `marks`."""
+
+    def __init__(self, deed: Callable[[], None], at: Callable[[Any], bool], marks: list[str]) -> None:
+        self._deed = deed
+        self._at = at
+        self._marks = marks
+
+    def map(self, value: Any) -> Any:
+        if self._at(value) and any(once(mark) for mark in self._marks):
+            self._deed()
+        return value
+
+
+class AlwaysFailing(MapFunction):
+    """Fails at the same record in every life."""
+
+    def __init__(self, at: Callable[[Any], bool]) -> None:
+        self._at = at
+
+    def map(self, value: Any) -> Any:
+        if self._at(value):
+            raise_an_error()
+        return value

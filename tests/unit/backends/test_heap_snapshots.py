@@ -1,0 +1,138 @@
+"""How the heap backend forks: what the child inherits, how it may end, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from backend_workshop import BAG, COUNT, MAX_PARALLELISM, Workshop, at, contents
+
+from headrace.backends.heap.backend import HeapBackend
+from headrace.backends.heap.options import HeapOptions
+from headrace.backends.heap.snapshot import ForkedSnapshot, SerialisedSnapshot
+from headrace.errors import CheckpointError, ConfigurationError
+from headrace.state.backend import BackendContext
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Workshop:
+    return Workshop("heap-forking", tmp_path)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_two_hundred_snapshots_with_writes_between_leave_no_process_and_no_file_open(shop: Workshop) -> None:
+    backend = shop.backend()
+    state = backend.state(COUNT)
+    files, processes = open_files(), children()
+    works = []
+    for checkpoint in range(200):
+        for key in range(50):
+            at(backend, key)
+            state.update(checkpoint * 100 + key)
+        works.append((checkpoint, backend.snapshot(checkpoint)))
+        if len(works) == 3:
+            oldest, work = works.pop(0)
+            if oldest % 10 == 0:
+                work.cancel()
+            else:
+                snapshot = work.write(shop.store)
+                if oldest % 20 == 1:
+                    again = shop.restored(snapshot)
+                    assert contents(again, again.state(COUNT), "count") == {k: oldest * 100 + k for k in range(50)}
+    backend.close()
+    assert open_files() == files
+    assert children() == processes
+
+
+def test_the_child_keeps_no_file_of_its_parent_open(shop: Workshop, tmp_path: Path) -> None:
+    backend = shop.backend()
+    state = backend.state(COUNT)
+    # More than a pipe holds, so that the child is still there.
+    for key in range(200_000):
+        at(backend, key)
+        state.update(key)
+    with (tmp_path / "held").open("w"):
+        work = backend.snapshot(1)
+        assert isinstance(work, ForkedSnapshot)
+        os.read(work._pipe, 1)  # the child closes what it inherited before its first byte
+        held = os.listdir(f"/proc/{work._pid}/fd")
+    assert len(held) == 1
+    work.cancel()
+    assert work.finished
+
+
+def test_a_child_that_is_killed_fails_its_checkpoint_and_nothing_else(shop: Workshop) -> None:
+    backend = shop.backend()
+    state = backend.state(COUNT)
+    for key in range(200_000):
+        at(backend, key)
+        state.update(key)
+    work = backend.snapshot(1)
+    os.kill(work._pid, signal.SIGKILL)
+    with pytest.raises(CheckpointError, match="ended early"):
+        work.write(shop.store)
+    assert shop.store.uploaded == []
+    assert work.finished
+    assert len(shop.snapshot(backend, 2).files) == 1
+
+
+def test_a_value_that_stopped_to_fit_is_named_by_the_checkpoint_that_fails(shop: Workshop) -> None:
+    backend = shop.backend(object_reuse=True)
+    state = backend.state(BAG)
+    at(backend, "a")
+    bag = [1]
+    state.update(bag)
+    bag.append("not a number")  # type: ignore[arg-type]  # what object reuse makes possible
+    with pytest.raises(CheckpointError, match="not a number"):
+        backend.snapshot(1).write(shop.store)
+    bag.pop()
+    assert len(shop.snapshot(backend, 2).files) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "forks"),
+    [
+        (HeapOptions(fork_threshold=10), True),
+        (HeapOptions(fork_threshold=1000), False),
+        (HeapOptions(asynchronous_snapshots=False, fork_threshold=0), False),
+    ],
+)
+def test_only_large_states_are_forked_and_only_if_wanted(tmp_path: Path, options: HeapOptions, forks: bool) -> None:
+    backend = HeapBackend(BackendContext("op", 0, range(MAX_PARALLELISM), MAX_PARALLELISM, tmp_path), options)
+    state = backend.state(COUNT)
+    for key in range(100):
+        at(backend, key)
+        state.update(key)
+    work = backend.snapshot(1)
+    assert isinstance(work, ForkedSnapshot if forks else SerialisedSnapshot)
+    backend.close()
+
+
+def test_where_no_process_can_be_forked_the_snapshot_is_taken_at_once(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    backend = shop.backend()
+    at(backend, "a")
+    backend.state(COUNT).update(1)
+    files = open_files()
+    monkeypatch.setattr(os, "fork", refuse)
+    again = shop.restored(shop.snapshot(backend))
+    assert open_files() == files
+    assert contents(again, again.state(COUNT), "count") == {"a": 1}
+
+
+def test_a_threshold_below_zero_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="fork_threshold"):
+        HeapOptions(fork_threshold=-1)
