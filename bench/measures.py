@@ -184,10 +184,22 @@ ALL: tuple[Measure, ...] = (
     ),
     Measure(
         "throughput-vs-bytewax",
-        "10,000 keys, heap, against Bytewax 0.21, the best of 1 and 2 processes",
+        "10,000 keys, heap, against Bytewax 0.21 with a function per record (`stateful_flat_map`), best of 1 and 2 processes",
+        headrace(data=K10),
+        Run(
+            "bytewax",
+            Rows(10_000, SLOW_ROWS),
+            ("--operator", "stateful_flat_map"),
+            variants=(("--processes", "1"), ("--processes", "2")),
+        ),
+        throughput(3),
+    ),
+    Measure(
+        "throughput-vs-bytewax-batch",
+        "the same against Bytewax's `stateful_batch`, whose function gets a list of records instead of one",
         headrace(data=K10),
         Run("bytewax", Rows(10_000, SLOW_ROWS), variants=(("--processes", "1"), ("--processes", "2"))),
-        throughput(3),
+        (Figure(Quantity.RECORDS_PER_SECOND),),
     ),
     Measure(
         "throughput-vs-bare-loop",

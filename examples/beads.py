@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from headrace import RestartStrategies, StreamExecutionEnvironment, TypeInformation, Types, WatermarkStrategy
 from headrace.connectors.queue_enumerator import QueueEnumerator
 from headrace.connectors.source import (
@@ -54,7 +52,8 @@ class Ledger:
         return sum(line.startswith("counted") for line in self.lines())
 
 
-class BeadSplit(msgspec.Struct):
+@dataclass
+class BeadSplit:
     """The whole string of beads, from `position` on."""
 
     position: int

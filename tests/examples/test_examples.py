@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -85,3 +87,24 @@ def test_beads_behind_the_band_are_counted_again_and_no_others(env: StreamExecut
     assert sorted(lost) == ["counted [a,2]: a=2", "counted [a,2]: a=4", "counted [c,2]: c=3"]
     assert again[0] == "source starts at 3"
     assert sorted(again[1:]) == sorted(lost), "exactly the last three come again, to the same sums"
+
+
+LAST_LINES = {
+    "beads": "a=4, b=5, c=3",
+    "environment": "odd: 5001",
+    "login_count": "exactly-once: 6000 counted, 6000 logged in",
+    "over_ninety": "pump is at 104.2 degrees",
+    "running_sums": "b: 30",
+    "temperature_alert": "sensor_2 jumped by 4.5 to 31.0",
+    "temperature_alert_with_state": "sensor_2 jumped by 4.5 to 31.0",
+}
+
+
+@pytest.mark.parametrize("program", sorted(RUN_HERE))
+def test_a_program_that_is_started_as_a_script_prints_its_result(
+    program: str, spark_application: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [f"{program}.py"])
+    # As `__main__`, what a program defines cannot be imported by workers and travels to them by value.
+    runpy.run_path(str(EXAMPLES / f"{program}.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines()[-1] == LAST_LINES[program]

@@ -1,4 +1,4 @@
-"""What recovery tests share: one Spark application, planned faults, and jobs with the ledger's settings."""
+"""What recovery tests share: planned faults, environments for the ledger, and jobs that are watched."""
 
 from __future__ import annotations
 
@@ -20,19 +20,6 @@ from headrace import (
     StreamExecutionEnvironment,
     failpoints,
 )
-
-SLOTS = 20
-LARGEST_LEVEL = 4
-
-
-@pytest.fixture(scope="session")
-def spark_application() -> Iterator[Any]:
-    """One Spark application for all jobs of this process: jobs join it while this handle is held."""
-    from headrace.runtime.spark.session import obtain_session
-
-    handle = obtain_session(None, SLOTS, LARGEST_LEVEL, "recovery tests", None)
-    yield handle
-    handle.stop()
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +102,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, spark_application: Any) -> Bench:
+def bench(tmp_path: Path, spark_slots: Any) -> Bench:
     return Bench(tmp_path)
 
 

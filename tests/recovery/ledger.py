@@ -50,6 +50,10 @@ class Ledger:
     """The last part is held back until so many faults lie in the log: so each happens, and work goes on after it."""
     reserve: int = 40
     """How many numbers of each key are held back."""
+    checkpoints: str = ""
+    """Checkpoint storage: all but the first eighth is held back until there is a complete checkpoint in it."""
+    payload: int = 0
+    """Bytes that each record carries besides."""
 
     def holding_for(self, faults: Any) -> Ledger:
         """The same ledger, which does not end before all planned faults have happened."""
@@ -126,6 +130,7 @@ class LedgerReader(SourceReader[LedgerSplit]):
         self._turn = 0
         self._no_more = False
         self._free = not ledger.faults
+        self._begun = not ledger.checkpoints
 
     def add_splits(self, splits: Sequence[LedgerSplit]) -> None:
         self._splits.extend(splits)
@@ -151,6 +156,8 @@ class LedgerReader(SourceReader[LedgerSplit]):
                 self._pace.emitted(len(places))
                 numbers = [place // len(keys) + 1 for place in places]
                 values = [(keys[place % len(keys)], number) for place, number in zip(places, numbers, strict=True)]
+                if self._ledger.payload:
+                    values = [(*value, "x" * self._ledger.payload) for value in values]
                 return SourceBatch(split.split_id, values=values, timestamps=numbers)
         return PollStatus.IDLE
 
@@ -161,6 +168,11 @@ class LedgerReader(SourceReader[LedgerSplit]):
         if not self._free:
             log = Path(self._ledger.fault_log)
             self._free = log.is_dir() and len(os.listdir(log)) >= self._ledger.faults
+        if not self._begun:
+            found = Path(self._ledger.checkpoints).glob("*/run-*/chk-*/_metadata")
+            self._begun = next(found, None) is not None
+        if not self._begun:
+            return self._ledger.length // 8 * keys
         return self._end(split) if self._free else (self._ledger.length - self._ledger.reserve) * keys
 
     def idle_until(self) -> float | None:

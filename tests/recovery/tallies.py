@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from ledger import THE_END, Ledger, LedgerSource
+from ledger import THE_END, Ledger, LedgerReader, LedgerSource
+from saboteurs import kill_the_worker, once
 
-from headrace import KeyedProcessFunction, MapFunction, Types, ValueStateDescriptor, WatermarkStrategy
+from headrace import (
+    CheckpointListener,
+    FilterFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from headrace.runtime.task.gate import InputGate
 
 
 class Tally(KeyedProcessFunction):
@@ -49,9 +61,102 @@ class Sluggish(MapFunction):
         return value
 
 
+class SpillWatch(FilterFunction):
+    """Lets every record pass, and notes when the gate of its task has cells on disk."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+
+    def open(self, runtime_context: Any) -> None:
+        self._gates = [o for o in gc.get_objects() if isinstance(o, InputGate)]
+
+    def filter(self, value: Any) -> bool:
+        if any(gate.spilled for gate in self._gates):
+            log(self._mark, str(max(gate.spilled for gate in self._gates)))
+        return True
+
+
+SENT, COUNTED, WAITING = "fast input sent 400", "fast input counted 400", "slow input waits"
+
+
+class StagedSource(LedgerSource):
+    """Stops behind number 120 until a barrier has passed it there and the slow input waits; then goes on."""
+
+    marks = ""
+
+    def create_reader(self, context: Any) -> StagedReader:
+        return StagedReader(self.ledger, super().create_reader(context)._pace).marked(self.marks)
+
+
+class StagedReader(LedgerReader):
+    _saved = False
+
+    def marked(self, marks: str) -> StagedReader:
+        self._marks = Path(marks)
+        self._marks.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def _allowed(self, split: Any, keys: int) -> int:
+        if split.position == 120 * keys and not (self._saved and (self._marks / WAITING).exists()):
+            return split.position
+        if split.position >= 401 * keys:
+            (self._marks / SENT).touch()
+        return super()._allowed(split, keys) if split.position >= 120 * keys else 120 * keys
+
+    def snapshot(self) -> Any:
+        splits = super().snapshot()
+        self._saved = any(split.position == 120 * self._ledger.keys for split in splits)
+        return splits
+
+
+class Stubborn(MapFunction):
+    """Does not let the tenth record go, nor the barrier behind it, before the story is so far."""
+
+    def __init__(self, marks: str, release: str) -> None:
+        self._marks = Path(marks)
+        self._release = release
+
+    def map(self, value: Any) -> Any:
+        if value[1] == 10:
+            (self._marks / WAITING).touch()
+            while not (self._marks / self._release).exists():
+                time.sleep(0.002)
+        return value
+
+
+class KilledTally(Tally, CheckpointListener):
+    """Its worker is killed as soon as the checkpoint of the story is complete."""
+
+    def __init__(self, marks: str) -> None:
+        super().__init__()
+        self._marks = Path(marks)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        super().process_element(value, ctx)
+        if value[1] == 400:
+            (self._marks / COUNTED).touch()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        if ((self._marks / SENT).exists() or (self._marks / COUNTED).exists()) and once(self._marks / "kills" / "kill"):
+            kill_the_worker()
+
+
+def staged_inputs(env: Any, fast: Ledger, slow: Ledger, marks: str, release: str) -> Any:
+    """Like `unequal_inputs`, with barriers that come apart exactly as far as the story wants."""
+    event_time = WatermarkStrategy.for_monotonous_timestamps()
+    source = StagedSource(fast)
+    source.marks = marks
+    wide = env.from_source(LedgerSource(Ledger(keys=0)), event_time, "empty").uid("empty").set_parallelism(2)
+    quick = env.from_source(source, event_time, "fast").uid("fast").set_parallelism(1)
+    lazy = env.from_source(LedgerSource(slow), event_time, "slow").uid("slow").set_parallelism(1)
+    lazy = lazy.map(Stubborn(marks, release)).uid("stubborn").set_parallelism(1)
+    lazy = lazy.map(renamed(fast.keys)).uid("renamed").set_parallelism(1)
+    return quick.union(lazy, wide)
+
+
 def renamed(offset: int) -> Any:
     """Gives the keys of the second input names of their own."""
-    return lambda record: (record[0] + offset, record[1])
+    return lambda record: (record[0] + offset, *record[1:])
 
 
 def unequal_inputs(env: Any, fast: Ledger, slow: Ledger, pause: float) -> Any:
@@ -70,5 +175,5 @@ def unequal_inputs(env: Any, fast: Ledger, slow: Ledger, pause: float) -> Any:
 
 def truth(fast: Ledger, slow: Ledger) -> dict[int, int]:
     """What an undisturbed run counts."""
-    counts = {key: fast.length for key in range(fast.keys)}
+    counts = dict.fromkeys(range(fast.keys), fast.length)
     return counts | {fast.keys + key: slow.length for key in range(slow.keys)}

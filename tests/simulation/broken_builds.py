@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from simulated_job import Build, Coordinator, Metadata, SimulatedJob
+from simulated_plan import Mode, Record, Scenario, draw
+from simulated_task import ModelTask
+
 from headrace.checkpoint.lifecycle import actions as act
 from headrace.runtime.control import messages as msg
-from headrace.runtime.task.cells import BARRIER, Barrier
-from headrace.runtime.task.gate import CONTROL, GateEvent, InputGate, TakeSnapshot, _Alignment
+from headrace.runtime.task.cells import BARRIER
+from headrace.runtime.task.gate import CONTROL, InputGate, TakeSnapshot, _Alignment
 from headrace.runtime.task.spill import Queued
-from simulated_job import Build, Coordinator, Metadata, SimulatedJob
-from simulated_plan import Record
-from simulated_task import ModelTask
 
 
 class SetsNothingAside(InputGate):
@@ -84,16 +85,6 @@ class AbortForgetsTheOlderOne(InputGate):
             self._finish(checkpoint_id)
 
 
-class BeginsTheOlderOneAgain(InputGate):
-    """A trigger that comes later than the barrier of the next checkpoint still begins its own."""
-
-    def _trigger(self, barrier: Barrier) -> GateEvent | None:
-        if not self._has_control and barrier.checkpoint_id > self._finished:
-            self._noticed = (barrier, self._clock())
-            return None
-        return super()._trigger(barrier)
-
-
 class BarrierOvertakesRecords(ModelTask):
     """The barrier goes out before the records that wait for company."""
 
@@ -142,13 +133,6 @@ class CommitsOnlyItsOwnCheckpoint(ModelTask):
         super().commit_next()
 
 
-class SourcesRunAhead(ModelTask):
-    """Sources are polled between the trigger and the snapshot."""
-
-    def poll(self, limit: int) -> bool:
-        return any([self.poll_reader(reader, limit) for reader in self.readers.values() if not reader.ended])
-
-
 class SavesStateTooLate(ModelTask):
     """The state is copied when it is written, not at the barrier."""
 
@@ -195,13 +179,13 @@ class TrustsWhatZombiesPublish(Coordinator):
         job.storage.attempts.clear()
 
 
-def _with_gate(gate: type[InputGate]) -> Build:
-    return Build(gate=gate)
-
-
-def _with_task(task: type[ModelTask]) -> Build:
-    return Build(task=task)
-
+FOCUS: dict[type, Callable[[Scenario], Scenario]] = {
+    # What is wrong here shows only in a rare race, so the seeds are spent where it can happen.
+    AbortForgetsTheOlderOne: lambda s: replace(
+        s, mode=Mode.ALIGNED, concurrent=3, interval_ms=1, tolerable_failures=100, write_failures=0.2
+    ),
+    TrustsWhatZombiesPublish: lambda s: replace(s, crashes=12, tolerable_failures=100),
+}
 
 BROKEN: dict[str, Build] = {
     **{
@@ -215,7 +199,6 @@ BROKEN: dict[str, Build] = {
             SnapshotsBeforeTheTrigger,
             HandsOutSplitsDuringAlignment,
             AbortForgetsTheOlderOne,
-            BeginsTheOlderOneAgain,
         )
     },
     **{
@@ -226,7 +209,6 @@ BROKEN: dict[str, Build] = {
             CommitsBeforePublish,
             DropsOutputOfAbortedCheckpoints,
             CommitsOnlyItsOwnCheckpoint,
-            SourcesRunAhead,
             SavesStateTooLate,
             EmitsItsFarewellAgain,
         )
@@ -236,3 +218,10 @@ BROKEN: dict[str, Build] = {
         for coordinator in (AsksTheEnumeratorsTooLate, NotifiesBeforePublishing, TrustsWhatZombiesPublish)
     },
 }
+
+
+def scenario_for(name: str, seed: int) -> Scenario:
+    """The seed's scenario, brought nearer to what the broken build does wrong."""
+    build = BROKEN[name]
+    focus = next((FOCUS[part] for part in (build.gate, build.task, build.coordinator) if part in FOCUS), None)
+    return draw(seed) if focus is None else focus(draw(seed))

@@ -11,16 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from headrace.runtime.task.cells import RECORDS, address_of
 from simulated_plan import Record, Scenario
 from simulated_task import Item, State, TaskKey, decode, farewell
+
+from headrace.runtime.task.cells import RECORDS, address_of
 
 
 class Violation(AssertionError):
     """The protocol broke its promise."""
 
 
-def positions(scenario: Scenario, states: dict[TaskKey, State], unassigned: dict[str, dict[str, int]]) -> dict[str, int]:
+def positions(
+    scenario: Scenario, states: dict[TaskKey, State], unassigned: dict[str, dict[str, int]]
+) -> dict[str, int]:
     """How far each split was read at a checkpoint. A split that nobody has is finished; none may be held twice."""
     reached = {split: len(keys) for splits in scenario.splits.values() for split, keys in splits.items()}
     held: set[str] = set()
@@ -74,7 +77,9 @@ def check_cut(
     return reached
 
 
-def check_end(scenario: Scenario, states: dict[TaskKey, State], committed: dict[tuple[int, int, int, int], Item]) -> bool:
+def check_end(
+    scenario: Scenario, states: dict[TaskKey, State], committed: dict[tuple[int, int, int, int], Item]
+) -> bool:
     """The job has finished. True if something was counted twice, which only at-least-once may do."""
     reached = {split: len(keys) for splits in scenario.splits.values() for split, keys in splits.items()}
     expected = emitted(scenario, "a", "a", reached)

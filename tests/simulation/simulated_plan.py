@@ -1,10 +1,10 @@
 """What a simulated job looks like: its levels, edges, input and the mode of its checkpoints, all drawn from a seed.
 
-    level 0            level 1            level 2
-    source "a" ──0──▶ operator ──1──▶ operator, sink        one to three levels; the last one has the sink
-        └───────────────10──────────▶ operator              perhaps an edge that skips a level
-                      source "b" ─20▶ operator              perhaps tasks with a source and inputs; with two
-                                                            levels "b" writes straight into the sink
+level 0            level 1            level 2
+source "a" ──0──▶ operator ──1──▶ operator, sink        one to three levels; the last one has the sink
+    └───────────────10──────────▶ operator              perhaps an edge that skips a level
+                  source "b" ─20▶ operator              perhaps tasks with a source and inputs; with two
+                                                        levels "b" writes straight into the sink
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ class Scenario:
     room: int
     """Cells in one channel above which its producer processes no further record."""
     speeds: tuple[float, ...]
+    control_speeds: tuple[float, ...]
     crashes: int
     tolerable_failures: int
     retain: int
-    savepoints: bool
+    savepoints: int
+    write_failures: float = 0.02
 
     @property
     def levels(self) -> int:
@@ -120,8 +122,8 @@ def draw(seed: int) -> Scenario:
     slots = tuple(rng.randint(1, 3) for _ in range(levels))
     deep_source = levels > 1 and rng.random() < 0.35
     mode = rng.choice(list(Mode))
-    keys = [f"k{n}" for n in range(rng.randint(1, 5))]
-    longest = rng.choice((2, 8, 20))
+    keys = [f"k{n}" for n in range(rng.randint(1, 4))]
+    longest = rng.choice((3, 12, 30))
     splits = {
         source: {
             # One split in four is long: its reader is still busy when the others have ended.
@@ -147,10 +149,11 @@ def draw(seed: int) -> Scenario:
         read_ahead=rng.choice((1, 150, 2_000)),
         room=rng.choice((1, 4, 12)),
         speeds=tuple(rng.choice((0.15, 1.0, 1.0)) for _ in range(sum(slots))),
+        control_speeds=tuple(rng.choice((0.05, 0.4, 1.0, 1.0, 1.0)) for _ in range(sum(slots))),
         crashes=rng.choice((0, 1, 1, 2, 3)),
         tolerable_failures=rng.choice((0, 3, 100)),
         retain=rng.choice((1, 1, 2)),
-        savepoints=rng.random() < 0.2,
+        savepoints=rng.choice((0, 0, 0, 2)),
     )
 
 

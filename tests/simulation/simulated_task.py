@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulated_plan import Record, Scenario
+
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, SubtaskSnapshot, TaskSnapshot
 from headrace.errors import CheckpointFailure
 from headrace.runtime.control import messages as msg
@@ -30,7 +32,6 @@ from headrace.runtime.task.chain import ChainInput
 from headrace.runtime.task.gate import CONTROL, Deliver, GiveUp, InputGate, LogComplete, TakeSnapshot
 from headrace.runtime.task.routing import Router
 from headrace.runtime.task.spill import Queued
-from simulated_plan import Record, Scenario
 
 TaskKey = tuple[int, int]
 
@@ -304,7 +305,8 @@ class ModelTask:
     def poll(self, limit: int) -> bool:
         if not self.readers or self.gate.is_blocked(CONTROL):
             return False
-        return any([self.poll_reader(reader, limit) for reader in self.readers.values() if not reader.ended])
+        worked = [self.poll_reader(reader, limit) for reader in self.readers.values() if not reader.ended]
+        return any(worked)
 
     def poll_reader(self, reader: Reader, limit: int) -> bool:
         if not reader.splits:

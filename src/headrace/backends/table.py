@@ -253,18 +253,23 @@ def unpack_time(entry: bytes) -> int:
     return int(_TIME.unpack(entry)[0]) - _TIME_BIAS
 
 
-def groups_of(keys: list[StoredKey], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """Key groups of a column of stored keys; columns of one kind are reckoned as a whole."""
-    if not keys:
-        return np.empty(0, np.int64)
-    # Keys are mostly of one kind. Both ways refuse a key of another kind, so there is no need to look first.
-    try:
-        if type(keys[0]) is str:
-            return key_groups_of_strings(cast("list[str]", keys), max_parallelism)
-        if type(keys[0]) is int:
-            return key_groups_of_ints(np.frombuffer(array("q", cast("list[int]", keys)), np.int64), max_parallelism)
-    except (TypeError, OverflowError):
-        pass
+def groups_of(keys: list[StoredKey], max_parallelism: int, *, forked: bool = False) -> npt.NDArray[np.int64]:
+    """Key groups of a column of stored keys; columns of one kind are reckoned as a whole.
+
+    In a `forked` child strings go one by one: their column form uses Arrow, whose memory pool another thread of
+    the parent may have held at the fork.
+    """
+    # Looked at, not tried: a column form that took a key of another kind would put its state where nobody finds it.
+    kinds = set(map(type, keys))
+    if kinds == {str} and not forked:
+        return key_groups_of_strings(cast("list[str]", keys), max_parallelism)
+    if kinds == {int}:
+        try:
+            column = np.frombuffer(array("q", cast("list[int]", keys)), np.int64)
+        except OverflowError:
+            pass  # an int beyond 64 bits: one by one
+        else:
+            return key_groups_of_ints(column, max_parallelism)
     return np.fromiter((key_group(key, max_parallelism) for key in keys), np.int64, len(keys))
 
 
@@ -295,12 +300,12 @@ def _taken(column: list[Any] | None, order: npt.NDArray[np.int64]) -> Any:
     return np.fromiter(column, object, len(column))[order].tolist()
 
 
-def rows_of_timers(timers: Iterable[Timer], max_parallelism: int) -> dict[int, Rows]:
+def rows_of_timers(timers: Iterable[Timer], max_parallelism: int, *, forked: bool = False) -> dict[int, Rows]:
     """Timers by key group, in the order given (by time)."""
     found = list(timers)
     keys = [key for _, key, _ in found]
     rows = Rows(keys, [space for _, _, space in found], [pack_time(time_ms) for time_ms, _, _ in found], None)
-    return rows_by_group(rows, groups_of(keys, max_parallelism))
+    return rows_by_group(rows, groups_of(keys, max_parallelism, forked=forked))
 
 
 def timers_of_rows(rows: Rows) -> Iterator[Timer]:

@@ -30,8 +30,9 @@ def doctor(slots: int | None, master: str | None, checkpoint_dir: str | None, no
     Looks at Python, Java, PySpark and the packages of a worker, then starts Spark and looks at its settings, its
     Python worker and its free slots. Exit code 1 if something is wrong.
     """
-    findings = examine(slots or SLOTS_OF_A_SMALL_JOB, master, checkpoint_dir, with_spark=not no_spark)
     console = Console(highlight=False)
+    with console.status("Looking around …" if no_spark else "Starting Spark to look at it …"):
+        findings = examine(slots or SLOTS_OF_A_SMALL_JOB, master, checkpoint_dir, with_spark=not no_spark)
     show(findings, console)
     sys.exit(ExitCode.FINISHED if all(finding.ok for finding in findings) else ExitCode.FAILED)
 

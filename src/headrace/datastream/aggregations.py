@@ -25,7 +25,7 @@ class FieldReduce(ReduceFunction):
 
     def read(self, record: Any) -> Any:
         """The field's value. Position 0 of a number or text is the value itself."""
-        if isinstance(record, Mapping | list) or (isinstance(record, tuple) and isinstance(self.field, int)):
+        if isinstance(record, Mapping | list) or (isinstance(record, tuple | Row) and isinstance(self.field, int)):
             return record[self.field]  # type: ignore[index]
         if isinstance(record, _SCALARS) and self.field == 0:
             return record
@@ -39,9 +39,11 @@ class FieldReduce(ReduceFunction):
         """The record with another value in the field; the record itself is left as it is."""
         if isinstance(record, Mapping):
             return {**record, self.field: value}
-        if isinstance(record, tuple | list):
+        if isinstance(record, tuple | list | Row):
             parts = list(record)
             parts[self._position(record)] = value
+            if isinstance(record, Row):
+                return type(record)(*parts)
             return tuple.__new__(type(record), parts) if isinstance(record, tuple) else parts
         if isinstance(record, _SCALARS) and self.field == 0:
             return value

@@ -31,6 +31,10 @@ class SourceFactory(OperatorFactory):
     def create(self) -> Operator:
         return SourceOperator(self.source, self.strategy)
 
+    def __getstate__(self) -> dict[str, Any]:
+        _forget_decoding_of(getattr(self.source, "split_type", None))
+        return self.__dict__
+
     @property
     def user_function(self) -> Any:
         return self.source
@@ -148,6 +152,10 @@ class SinkFactory(OperatorFactory):
     def create(self) -> Operator:
         return SinkOperator(self.sink)
 
+    def __getstate__(self) -> dict[str, Any]:
+        _forget_decoding_of(getattr(self.sink, "transaction_type", None))
+        return self.__dict__
+
     @property
     def user_function(self) -> Any:
         return self.sink
@@ -162,3 +170,13 @@ class CollectFactory(OperatorFactory):
 
     def create(self) -> Operator:
         return CollectOperator(self.collector)
+
+
+def _forget_decoding_of(saved_type: Any) -> None:
+    """Take away what msgspec noted on a dataclass when the driver decoded one, or the class could not travel.
+
+    A class that the program itself defines goes to the tasks by value, with all its attributes, and that note cannot
+    be pickled. Msgspec makes it again where it is needed.
+    """
+    if "__msgspec_cache__" in getattr(saved_type, "__dict__", {}):
+        del saved_type.__msgspec_cache__

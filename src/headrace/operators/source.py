@@ -60,6 +60,14 @@ class SourceOperator(Operator):
     def no_more_splits(self) -> None:
         self._reader.no_more_splits()
 
+    def no_split_now(self) -> None:
+        """The enumerator has none for now: time must not wait for this reader.
+
+        Not as soon as the reader asks: after a restore its split is on the way, and the timers of its keys must
+        not fire before its records.
+        """
+        self._set_idle(True)
+
     def poll(self, limit: int) -> int | PollStatus:
         """Emit the next records of one split; their number, or why there are none."""
         try:
@@ -73,7 +81,6 @@ class SourceOperator(Operator):
                 self.exhausted = True
             elif batch is PollStatus.NEEDS_SPLIT:
                 self._active.clear()
-                self._set_idle(True)
             return batch
         self._set_idle(False)
         if self.announce is not None:
@@ -156,7 +163,8 @@ class SourceOperator(Operator):
         for tracker in trackers:
             tracker.advance()
         if not awake:
-            self._set_idle(True)
+            if trackers:
+                self._set_idle(True)
             return
         reached = min(t.watermark for t in awake)
         if reached > self._emitted:

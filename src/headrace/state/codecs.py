@@ -36,6 +36,7 @@ from headrace.state.plain_values import (
     untag,
 )
 from headrace.types.kinds import BasicType, ListType, MapType, RowType, TupleType, TypeInformation, mismatch, short
+from headrace.types.rows import Row, row_class, values_of
 
 PICKLE_PROTOCOL: Final = 5
 
@@ -192,7 +193,7 @@ def _map_wire(key: _Wire, value: _Wire, *, plain_keys: bool) -> _Wire:
 
 def _fields_wire(type_info: TupleType | RowType) -> _Wire:
     fields = tuple(_wire(t) for t in type_info.types)
-    apart: Callable[[Any], tuple[Any, ...]] = type_info.take_apart() if isinstance(type_info, RowType) else tuple
+    apart = type_info.take_apart() if isinstance(type_info, RowType) else values_of
     make = type_info.make() if isinstance(type_info, RowType) else None
 
     def to_wire(value: Any) -> Any:
@@ -220,16 +221,19 @@ def _encoder(type_info: TypeInformation, wire: _Wire) -> Callable[[Any], bytes]:
 
     names: dict[str, Any] = {"pack": pack, "encode_with_care": encode_with_care, "fits": wire.fits}
     if isinstance(type_info, RowType | TupleType) and type_info.types:
-        kind = type_info.value_class if isinstance(type_info, RowType) else tuple
-        names |= {"kind": kind, "apart": type_info.take_apart() if isinstance(type_info, RowType) else tuple}
+        kind, other_kind, apart = _record_classes(type_info)
+        names |= {"kind": kind, "other_kind": other_kind, "apart": apart}
         variables = [f"v{i}" for i in range(len(type_info.types))]
         wires = [_wire(t) for t in type_info.types]
         names |= {f"fits_{v}": w.fits for v, w in zip(variables, wires, strict=True)}
         tests = [w.test.format(v=v, fits=f"fits_{v}") for v, w in zip(variables, wires, strict=True)]
         listed = ", ".join(variables) + ","
-        # A tuple is unpacked and packed as it stands; an object of the user's class must be taken apart first.
-        source, packed = ("v", "v") if issubclass(kind, tuple) else ("apart(v)", f"({listed})")
-        guard = f"type(v) is kind and len(v) == {len(variables)}" if kind is tuple else "type(v) is kind"
+        # A tuple or row is packed as it stands; an object of the user's class must be taken apart first.
+        packed = "v" if issubclass(kind, tuple | Row) else f"({listed})"
+        source = "v" if apart is None else "apart(v)"
+        guard = "(type(v) is kind or type(v) is other_kind)" if other_kind is not None else "type(v) is kind"
+        if kind is tuple:
+            guard += f" and len(v) == {len(variables)}"
         body = (
             f"if {guard}:\n            {listed} = {source}\n"
             f"            if {' and '.join(tests)}:\n                return pack({packed})"
@@ -248,6 +252,19 @@ def _encoder(type_info: TypeInformation, wire: _Wire) -> Callable[[Any], bytes]:
     )
     encode: Callable[[Any], bytes] = names["encode"]
     return encode
+
+
+def _record_classes(
+    type_info: RowType | TupleType,
+) -> tuple[type, type | None, Callable[[Any], tuple[Any, ...]] | None]:
+    """(class, another class, how a value is taken apart) of values that are encoded without a second look."""
+    if isinstance(type_info, TupleType):
+        return tuple, None, None
+    if type_info.constructor is None:
+        # Rows from a typed stream, and rows that a program made.
+        return row_class(type_info.names, True), row_class(type_info.names, False), msgspec.structs.astuple
+    is_tuple = issubclass(type_info.constructor, tuple)
+    return type_info.constructor, None, None if is_tuple else type_info.take_apart()
 
 
 def _decoder(type_info: TypeInformation, wire: _Wire) -> Callable[[bytes | memoryview], Any]:

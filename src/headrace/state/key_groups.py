@@ -6,21 +6,29 @@
 The hash is 32 bits wide and part of the checkpoint format: it depends on nothing but the key.
 
     int within 64 bits   upper half of splitmix64's finaliser of its two's complement
-    str                  crc32 of its UTF-8, mixed
-    bytes                crc32 of them, started at another value, mixed
+    str                  its UTF-8 in words, below
+    bytes                the same, started at another value
     all other keys       crc32 of their encoding, started at a third value, mixed
 
-Int and str come in a form for whole columns too, which agrees with the one for single keys.
+    words of n bytes     x = seed + n * golden, all in 64 bits
+                         for each 8 bytes, little-endian, zeros after the last: x = (x ^ word) * A;  x ^= x >> 32
+                         upper half of x * B
+    more than 256 bytes  crc32, started at the seed's lower half, is the only word
+
+Int and str come in a form for whole columns too, which agrees with the one for single keys: that is why text is
+hashed in words, which numpy can read straight from an Arrow column, for all rows at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.errors import ConfigurationError
 from headrace.state.keys import StoredKey, encode_key
@@ -29,8 +37,11 @@ DEFAULT_MAX_PARALLELISM: Final = 128
 MAX_MAX_PARALLELISM: Final = 32_768
 """Key groups are written as u16, and stay positive in every language that may read them."""
 
-_BYTES_SEED: Final = 0x62797465
+_TEXT_SEED: Final = 0x746578745F6B6579
+_BYTES_SEED: Final = 0x62797465735F6B65
 _OTHER_SEED: Final = 0x6F746872
+_MOST_BYTES: Final = 256
+"""Up to this size by words."""
 
 _M64: Final = 0xFFFFFFFFFFFFFFFF
 _M32: Final = 0xFFFFFFFF
@@ -45,22 +56,33 @@ def key_hash(stored: StoredKey) -> int:
     kind = type(stored)
     if kind is str:
         try:
-            h = crc32(stored.encode())  # type: ignore[union-attr]
+            return _hash_of_bytes(stored.encode(), _TEXT_SEED)  # type: ignore[union-attr]
         except UnicodeEncodeError:
-            h = crc32(stored.encode("utf-8", "surrogatepass"))  # type: ignore[union-attr]
-    elif kind is int:
-        if -0x8000000000000000 <= stored <= 0x7FFFFFFFFFFFFFFF:  # type: ignore[operator]
-            x = (stored + _GOLDEN) & _M64  # type: ignore[operator]
-            x = ((x ^ (x >> 30)) * _A) & _M64
-            x = ((x ^ (x >> 27)) * _B) & _M64
-            return (x ^ (x >> 31)) >> 32
-        h = crc32(encode_key(stored), _OTHER_SEED)
-    elif kind is bytes:
-        h = crc32(stored, _BYTES_SEED)  # type: ignore[arg-type]
-    else:
-        h = crc32(encode_key(stored), _OTHER_SEED)
+            return _hash_of_bytes(stored.encode("utf-8", "surrogatepass"), _TEXT_SEED)  # type: ignore[union-attr]
+    if kind is int and -0x8000000000000000 <= stored <= 0x7FFFFFFFFFFFFFFF:  # type: ignore[operator]
+        x = (stored + _GOLDEN) & _M64  # type: ignore[operator]
+        x = ((x ^ (x >> 30)) * _A) & _M64
+        x = ((x ^ (x >> 27)) * _B) & _M64
+        return (x ^ (x >> 31)) >> 32
+    if kind is bytes:
+        return _hash_of_bytes(stored, _BYTES_SEED)  # type: ignore[arg-type]
+    h = crc32(encode_key(stored), _OTHER_SEED)
     h = ((h ^ (h >> 16)) * _C) & _M32
     return h ^ (h >> 15)
+
+
+_UNPACK: Final = [Struct(f"<{-(-n // 8)}Q").unpack for n in range(_MOST_BYTES + 1)]
+"""By size: from that many bytes, and zeros to the end of the last word, to the words."""
+
+
+def _hash_of_bytes(data: bytes, seed: int) -> int:
+    n = len(data)
+    x = (seed + n * _GOLDEN) & _M64
+    words = (crc32(data, seed & _M32),) if n > _MOST_BYTES else _UNPACK[n](data.ljust((n + 7) & -8, b"\0"))
+    for word in words:
+        x = ((x ^ word) * _A) & _M64
+        x ^= x >> 32
+    return ((x * _B) & _M64) >> 32
 
 
 def key_group(stored: StoredKey, max_parallelism: int) -> int:
@@ -72,21 +94,98 @@ def key_groups_of_ints(keys: npt.NDArray[np.int64], max_parallelism: int) -> npt
     """`key_group` of every int of a column."""
     # Unsigned arithmetic of numpy arrays wraps around, which is what the masks do above.
     x = keys.astype(np.int64, copy=False).view(np.uint64) + np.uint64(_GOLDEN)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_A)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_B)
-    x = (x ^ (x >> np.uint64(31))) >> np.uint64(32)
-    return (x % np.uint64(max_parallelism)).astype(np.int64)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(_A)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(_B)
+    x ^= x >> np.uint64(31)
+    return _groups(x, max_parallelism)
 
 
 def key_groups_of_strings(keys: Sequence[str], max_parallelism: int) -> npt.NDArray[np.int64]:
     """`key_group` of every str of a column."""
     try:
-        sums = np.fromiter(map(crc32, map(str.encode, keys)), np.uint32, len(keys))
+        array = pa.array(keys, pa.large_string())
     except UnicodeEncodeError:
         return np.fromiter((key_group(k, max_parallelism) for k in keys), np.int64, len(keys))
-    h = (sums ^ (sums >> np.uint32(16))) * np.uint32(_C)
-    h = h ^ (h >> np.uint32(15))
-    return (h % np.uint32(max_parallelism)).astype(np.int64)
+    return key_groups_of_string_array(array, max_parallelism)
+
+
+def key_groups_of_string_array(keys: pa.Array, max_parallelism: int) -> npt.NDArray[np.int64]:
+    """`key_group` of every str of an Arrow column, which must not hold nulls; no Python object is made of any."""
+    if not pa.types.is_string(keys.type) and not pa.types.is_large_string(keys.type):
+        keys = keys.cast(pa.large_string())
+    if not len(keys):
+        return np.empty(0, np.int64)
+    _, offsets, data = keys.buffers()
+    width = np.int32 if pa.types.is_string(keys.type) else np.int64
+    ends = np.frombuffer(offsets, width, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
+    starts, sizes = ends[:-1] - ends[0], ends[1:] - ends[:-1]
+    first, last = int(ends[0]), int(ends[-1])
+    # A copy of these keys' bytes alone, with room behind: eight bytes can be read wherever a word might be looked for.
+    text = bytearray(last - first + _MOST_BYTES + 8)
+    if last > first:
+        text[: last - first] = memoryview(data)[first:last]
+    x = sizes.view(np.uint64) * np.uint64(_GOLDEN)
+    x += np.uint64(_TEXT_SEED)
+    if int(sizes.max()) > _MOST_BYTES:
+        for row in np.flatnonzero(sizes > _MOST_BYTES).tolist():
+            start = int(starts[row])
+            crc = crc32(memoryview(text)[start : start + int(sizes[row])], _TEXT_SEED & _M32)
+            h = ((int(x[row]) ^ crc) * _A) & _M64
+            x[row] = h ^ (h >> 32)
+            sizes[row] = 0
+    words: npt.NDArray[np.uint64] = np.ndarray(len(text) - 7, "<u8", text, strides=(1,))
+    _take_up_words(x, words, starts, sizes)
+    x *= np.uint64(_B)
+    return _groups(x, max_parallelism)
+
+
+def _take_up_words(
+    x: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.uint64],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    begin: int = 0,
+) -> None:
+    """Change `x` by the first word of every row, then by the second, until the longest row is at its end.
+
+    `words` has the eight bytes that begin at each byte of the text; `begin` is where in the rows to start.
+    """
+    shortest, longest = int(sizes.min()), int(sizes.max())
+    side_by_side = shortest == longest and int(starts[-1]) - int(starts[0]) == longest * (len(starts) - 1)
+    for at in range(begin, longest, 8):
+        if at < shortest:
+            going_on = None
+        else:
+            going_on = sizes > at
+            if 4 * np.count_nonzero(going_on) < len(x):
+                # Most rows are at their end: go on with the few others.
+                rows = np.flatnonzero(going_on)
+                few = x[rows]
+                _take_up_words(few, words, starts[rows], sizes[rows], at)
+                x[rows] = few
+                return
+        word = words[int(starts[0]) + at :: longest][: len(x)].copy() if side_by_side else words[starts + at]
+        if shortest < at + 8:
+            # What stands behind the end of a row is the next row.
+            beyond = np.maximum(8 * (at + 8) - 8 * sizes, 0).view(np.uint64)
+            word <<= beyond
+            word >>= beyond
+        word ^= x
+        word *= np.uint64(_A)
+        word ^= word >> np.uint64(32)
+        np.copyto(x, word, where=True if going_on is None else going_on)
+
+
+def _groups(x: npt.NDArray[np.uint64], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """The group of each row, whose hash is the upper half of `x`; changes `x`."""
+    x >>= np.uint64(32)
+    if max_parallelism & (max_parallelism - 1) == 0:
+        x &= np.uint64(max_parallelism - 1)  # several times faster than a division
+    else:
+        x %= np.uint64(max_parallelism)
+    return x.view(np.int64)
 
 
 def subtask_of_group(group: int, parallelism: int, max_parallelism: int) -> int:

@@ -27,6 +27,7 @@ import numpy as np
 from headrace.errors import InvalidKeyError
 from headrace.state.plain_values import DECODE_FAILURES, damaged, pack, tagged, unpack
 from headrace.types.kinds import short
+from headrace.types.rows import Row, values_of
 
 StoredKey: TypeAlias = str | int | bytes | tuple[bytes]
 
@@ -104,10 +105,10 @@ def _plain(key: Any, whole: Any, depth: int) -> Any:
             return key
         case float():
             return _NAN if key != key else float(key)
-        case tuple():
+        case tuple() | Row():
             if depth >= _MAX_DEPTH:
                 raise InvalidKeyError(f"The key {short(whole)} is nested deeper than {_MAX_DEPTH} tuples. Flatten it.")
-            return [_packable(_plain(x, whole, depth + 1)) for x in tuple.__iter__(key)]
+            return [_packable(_plain(x, whole, depth + 1)) for x in values_of(key)]
         case str():
             return str.__str__(key)
         case int():

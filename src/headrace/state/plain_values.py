@@ -38,7 +38,7 @@ import msgspec
 
 from headrace.errors import DamagedCheckpointError, TypeMismatchError
 from headrace.types.kinds import short
-from headrace.types.rows import Row, row_maker
+from headrace.types.rows import Row, row_class, values_of
 
 Ext = msgspec.msgpack.Ext
 
@@ -158,7 +158,7 @@ def tagged(value: Any) -> Any:
     if tagger is not None:
         return tagger(value)
     if isinstance(value, Row):
-        return Ext(ROW, pack([kind.__row_names__, *map(tagged, value)]))
+        return Ext(ROW, pack([kind.__row_names__, *map(tagged, values_of(value))]))
     raise TypeMismatchError(
         f"{short(value)} is of class {kind.__module__}.{kind.__qualname__}, which is no plain Python value. "
         "Declare the type of this state or stream (a dataclass or NamedTuple does), or keep any object by "
@@ -210,7 +210,7 @@ def _restored_row(data: bytes) -> Row:
     names, *values = unpack(data)
     if len(names) != len(values) or not all(type(n) is str for n in names):
         raise ValueError("a row whose names do not match its values")
-    return row_maker(tuple(names))(values)
+    return row_class(tuple(names))(*values)
 
 
 def _restored_datetime(data: bytes) -> dt.datetime:

@@ -79,16 +79,46 @@ def _column_types(row_type: TypeInformation) -> tuple[TypeInformation, ...]:
 
 def _values(column: pa.Array, t: TypeInformation | None) -> list[Any]:
     kind = column.type
-    if column.null_count == 0 and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        return column.to_numpy().tolist()  # type: ignore[no-any-return]
+    quick = _quick(kind)
+    if quick is not None:
+        if column.null_count == 0:
+            return quick(column)
+        if pa.types.is_temporal(kind):
+            found = iter(quick(column.drop_null()))
+            return [next(found) if valid else None for valid in column.is_valid().to_pylist()]
     if pa.types.is_dictionary(kind):
         return _values(column.dictionary_decode(), t)
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        # Nanoseconds would come as pandas objects; a datetime has microseconds.
-        return _values(column.cast(pa.timestamp("us", kind.tz), safe=False), t)
+    if pa.types.is_timestamp(kind) and kind.unit != "us":
+        # A datetime has microseconds; of nanoseconds the rest is lost.
+        return _values(column.cast(pa.timestamp("us", kind.tz), safe=kind.unit != "ns"), t)
     values: list[Any] = column.to_pylist()
     restore = _restorer(kind, t)
     return values if restore is None else [None if v is None else restore(v) for v in values]
+
+
+@lru_cache(maxsize=1024)
+def _quick(arrow: pa.DataType) -> Callable[[pa.Array], list[Any]] | None:
+    """The values of a column without nulls, where numpy and arithmetic are faster than `to_pylist`: for dates and
+    times, by more than ten times."""
+    if pa.types.is_integer(arrow) or pa.types.is_floating(arrow):
+        return lambda column: column.to_numpy().tolist()
+    if pa.types.is_timestamp(arrow) and arrow.unit == "us":
+        since_epoch = dt.datetime(1970, 1, 1, tzinfo=None if arrow.tz is None else dt.UTC).__add__
+        return lambda column: list(map(since_epoch, _durations(column)))
+    if arrow == pa.time64("us"):
+        since_midnight = dt.datetime.min.__add__
+        return lambda column: list(map(dt.datetime.time, map(since_midnight, _durations(column))))
+    if arrow == pa.date32():
+        epoch = dt.date(1970, 1, 1).toordinal()
+        days = pa.int32()
+        return lambda column: list(
+            map(dt.date.fromordinal, (column.view(days).to_numpy().astype("i8") + epoch).tolist())
+        )
+    return None
+
+
+def _durations(column: pa.Array) -> list[dt.timedelta]:
+    return column.view(pa.int64()).to_numpy().view("m8[us]").tolist()  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=1024)
@@ -200,12 +230,22 @@ _FITTING: Final[dict[TypeInformation, frozenset[type]]] = {
 """Python classes whose values Arrow takes exactly or refuses by itself. It would silently take True for
 1.0, b"a" for "a" and 1.0 for 1, so the values of any other class, and all of other types, are looked at one by one."""
 
+_INFERRED: Final = frozenset({BasicType("STRING"), BasicType("LONG"), BasicType("DOUBLE"), BasicType("BOOLEAN")})
+"""Types whose Arrow type, if Arrow finds it by itself, says that every value fits: it looks at the class of each."""
+
 _ARROW_REFUSES: Final = (pa.ArrowException, UnicodeEncodeError, OverflowError)
 
 _LOOKED_AT: Final[frozenset[type]] = frozenset()
 
 
 def _array(column: Sequence[Any], t: TypeInformation, arrow: pa.DataType, field: str | None) -> pa.Array:
+    if t in _INFERRED:
+        try:
+            array = pa.array(column)
+            if array.type == arrow:
+                return array
+        except _ARROW_REFUSES:
+            pass  # a closer look finds out why
     if not _FITTING.get(t, _LOOKED_AT).issuperset(map(type, column)):
         _check_all(column, t, field)
     shape = _shaper(t)

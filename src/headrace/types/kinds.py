@@ -403,7 +403,7 @@ class RowType(TypeInformation):
 
     @property
     def _by_keyword(self) -> bool:
-        cls = self.constructor
+        cls: Any = self.constructor
         return cls is not None and not issubclass(cls, tuple) and any(f.kw_only for f in dataclasses.fields(cls))
 
     def take_apart(self) -> Callable[[Any], tuple[Any, ...]]:

@@ -30,7 +30,7 @@ class _Constructor:
 
     __slots__ = ()
 
-    def __new__(cls, /, *values: Any, **fields: Any) -> Any:
+    def __new__(cls, /, *values: Any, **fields: Any) -> Row:
         if not fields:
             return row_class(positional_names(len(values)))(*values)
         if values:
@@ -116,7 +116,7 @@ class Row(_Constructor):
         return value in _values(self)
 
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(_values(self))
+        return iter(_values(self)[::-1])
 
     def count(self, value: Any) -> int:
         """How many fields hold the value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from headrace.state.key_groups import (
     group_range,
     key_group,
     key_groups_of_ints,
+    key_groups_of_string_array,
     key_groups_of_strings,
     key_hash,
     subtask_of_group,
@@ -34,6 +36,49 @@ def test_a_column_of_ints_has_the_groups_of_its_keys(keys, limit):
 @given(st.lists(st.text()), limits)
 def test_a_column_of_strings_has_the_groups_of_its_keys(keys, limit):
     assert key_groups_of_strings(keys, limit).tolist() == [key_group(k, limit) for k in keys]
+
+
+# Sizes around the ends of words and around 256 bytes, and characters of one to four bytes.
+keys_of_all_sizes = st.one_of(
+    st.text(st.characters(codec="utf-8"), max_size=20),
+    st.text("aé日𝄞\0", max_size=40),
+    st.builds(lambda c, n: c * n, st.sampled_from("aé日𝄞\0"), st.integers(0, 300)),
+)
+
+
+@given(st.lists(keys_of_all_sizes, max_size=30), st.integers(0, 30), st.integers(0, 30), st.booleans(), limits)
+def test_an_arrow_column_and_any_slice_of_it_has_the_groups_of_its_keys(keys, start, length, large, limit):
+    array = pa.array(keys, pa.large_string() if large else pa.string()).slice(start, length)
+    groups = key_groups_of_string_array(array, limit)
+    assert groups.dtype == np.int64
+    assert groups.tolist() == [key_group(k, limit) for k in keys[start : start + length]]
+
+
+@given(st.integers(0, 300), st.integers(1, 20), limits)
+def test_keys_of_one_size_have_their_groups(size, count, limit):
+    keys = [chr(ord("a") + i) * size for i in range(count)]
+    for start in range(min(3, count)):
+        array = pa.array(keys, pa.string()).slice(start)
+        assert key_groups_of_string_array(array, limit).tolist() == [key_group(k, limit) for k in keys[start:]]
+
+
+def test_other_arrow_forms_of_text_have_the_same_groups():
+    keys = ["a", "b", "a", "", "sensor-1"]
+    expected = [key_group(k, 128) for k in keys]
+    for array in (pa.array(keys).dictionary_encode(), pa.array(keys, pa.string_view())):
+        assert key_groups_of_string_array(array, 128).tolist() == expected
+
+
+def test_a_column_that_came_by_ipc_has_its_groups():
+    batch = pa.record_batch({"k": [f"sensor-{i}" for i in range(100)] + ["x" * 300, ""]})
+    again = pa.ipc.read_record_batch(pa.ipc.read_message(batch.serialize()), batch.schema).column(0)
+    assert key_groups_of_string_array(again, 100).tolist() == [key_group(k, 100) for k in batch.column(0).to_pylist()]
+
+
+def test_zeros_at_the_end_make_another_key():
+    keys = ["a" + "\0" * n for n in range(10)]
+    assert len({key_hash(k) for k in keys}) == len(keys)
+    assert len({key_hash(k.encode()) for k in keys} | {key_hash(k) for k in keys}) == 2 * len(keys)
 
 
 def test_lone_surrogates_have_a_group_in_both_forms():
@@ -64,20 +109,24 @@ def test_the_ranges_of_all_subtasks_cover_every_group_once(data, limit):
     assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        range(100_000),
-        range(0, 100_000 * 1024, 1024),
-        [i << 40 for i in range(100_000)],
-        [f"sensor-{i}" for i in range(100_000)],
-        [f"{i:08d}" for i in range(100_000)],
-        [str(i).encode() for i in range(100_000)],
-        [stored_form(("user", i)) for i in range(100_000)],
-        [stored_form(float(i)) for i in range(100_000)],
-    ],
-    ids=["ints", "ints by 1024", "high ints", "sensors", "digits", "bytes", "tuples", "floats"],
-)
+USUAL_KEYS = {
+    "ints": range(100_000),
+    "ints by 1024": range(0, 100_000 * 1024, 1024),
+    "high ints": [i << 40 for i in range(100_000)],
+    "sensors": [f"sensor-{i}" for i in range(100_000)],
+    "digits": [f"{i:08d}" for i in range(100_000)],
+    "hex": [f"{i:016x}" for i in range(100_000)],
+    "mail": [f"user{i}@example.com" for i in range(100_000)],
+    "both ends": [f"{a}567812345678{b}" for a in range(300) for b in range(300)],
+    "zeros": ["u" + "0" * i + str(j) for i in range(60) for j in range(1, 1_000)],
+    "long": ["x" * 256 + str(i) for i in range(50_000)],
+    "bytes": [str(i).encode() for i in range(100_000)],
+    "tuples": [stored_form(("user", i)) for i in range(100_000)],
+    "floats": [stored_form(float(i)) for i in range(100_000)],
+}
+
+
+@pytest.mark.parametrize("keys", USUAL_KEYS.values(), ids=USUAL_KEYS)
 @pytest.mark.parametrize("limit", [DEFAULT_MAX_PARALLELISM, 100, 4096])
 def test_usual_keys_spread_evenly(keys, limit):
     counts = np.bincount([key_group(k, limit) for k in keys], minlength=limit)

@@ -106,7 +106,7 @@ class HeapTable:
             else:
                 data.setdefault(key, {})[rows.entries[i]] = values[i]
 
-    def rows_by_group(self, max_parallelism: int) -> dict[int, Rows]:
+    def rows_by_group(self, max_parallelism: int, *, forked: bool = False) -> dict[int, Rows]:
         """All entries by key group, values not yet encoded. Runs in the forked child: no locks, no imports."""
         keys: list[Any] = []
         values: list[Any] = []
@@ -129,7 +129,7 @@ class HeapTable:
                         values.extend(held.values())
             if namespaces is not None:
                 namespaces.extend([namespace] * len(data))
-        groups = groups_of(keys, max_parallelism)
+        groups = groups_of(keys, max_parallelism, forked=forked)
         if entries is not None:
             groups = np.repeat(groups, counts)
             keys = _repeated(keys, counts)

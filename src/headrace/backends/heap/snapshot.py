@@ -48,10 +48,12 @@ class HeapView:
     groups: range
     max_parallelism: int
 
-    def chunks(self, writer: TableWriter) -> Iterator[bytes]:
+    def chunks(self, writer: TableWriter, *, forked: bool = False) -> Iterator[bytes]:
         """The bytes of the table, in order of key group."""
-        columns: list[dict[int, Rows]] = [table.rows_by_group(self.max_parallelism) for table in self.tables]
-        columns += [rows_of_timers(queue, self.max_parallelism) for queue in self.timers]
+        columns: list[dict[int, Rows]] = [
+            table.rows_by_group(self.max_parallelism, forked=forked) for table in self.tables
+        ]
+        columns += [rows_of_timers(queue, self.max_parallelism, forked=forked) for queue in self.timers]
         encoders: list[Callable[[Rows], Rows]] = [table.encode_rows for table in self.tables]
         encoders += [_as_they_are] * len(self.timers)
         for group in self.groups:
@@ -192,7 +194,7 @@ def _write_in_child(pipe: int, view: HeapView) -> None:
             writer = TableWriter()
             pending: list[bytes] = []
             size = 0
-            for chunk in view.chunks(writer):
+            for chunk in view.chunks(writer, forked=True):
                 pending.append(chunk)
                 size += len(chunk)
                 if size >= _FRAME_BYTES:

@@ -12,7 +12,7 @@ from headrace.backends.elements import refuse_other_shape, rules_of
 from headrace.backends.rocksdb.cache import CachedState, CacheKeeper
 from headrace.backends.rocksdb.containers import RocksListState
 from headrace.backends.rocksdb.database import Database, load_rocksdict
-from headrace.backends.rocksdb.layout import group_bounds, prefix_for, split
+from headrace.backends.rocksdb.layout import group_bounds, split
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.backends.rocksdb.restore import DatabaseRestore
 from headrace.backends.rocksdb.snapshot import CanonicalSnapshot, NativeSnapshot
@@ -79,8 +79,8 @@ class RocksDBBackend(KeyedStateBackend):
 
     def _keep(self, database: Database) -> CacheKeeper:
         options = self._options
-        prefix = prefix_for(self._context.max_parallelism)
-        return CacheKeeper(database, prefix, self.key_context, options.cache_entries, options.dirty_limit)
+        max_parallelism = self._context.max_parallelism
+        return CacheKeeper(database, max_parallelism, self.key_context, options.cache_entries, options.dirty_limit)
 
     def timers(self, domain: str) -> HeapTimerQueue:
         queue = self._timers.get(domain)

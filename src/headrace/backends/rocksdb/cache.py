@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from headrace.backends.elements import StateRules, without_key
 from headrace.backends.rocksdb.database import Database, Family
-from headrace.backends.rocksdb.layout import Prefix
+from headrace.backends.rocksdb.layout import prefix_for, prefixes_for
 from headrace.state.backend import KeyContext
 from headrace.state.states import State
 
@@ -32,8 +32,8 @@ MISSING: Final = object()
 """Not in the dict that was asked. None means known to be absent."""
 
 VOID = b""
-SLICE = 1000
-"""Keys written in one batch: about two milliseconds."""
+SLICE = 4096
+"""Keys written in one batch, in order of key: unordered ones take RocksDB five times as long."""
 
 _PATIENCE = 4
 """How many times its bound dirty may grow while files are being linked."""
@@ -44,9 +44,12 @@ _BYTES_PER_ENTRY = 512
 class CacheKeeper:
     """What the caches of one subtask share: the database, the bound on entries, and whether writing is allowed."""
 
-    def __init__(self, database: Database, prefix: Prefix, context: KeyContext, cache_entries: int, dirty_limit: int):
+    def __init__(
+        self, database: Database, max_parallelism: int, context: KeyContext, cache_entries: int, dirty_limit: int
+    ):
         self.database = database
-        self.prefix = prefix
+        self.prefix = prefix_for(max_parallelism)
+        self.prefixes = prefixes_for(max_parallelism)
         self.context = context
         self.generation_size = max(1, cache_entries // 2)
         self.loaded = 0
@@ -195,7 +198,8 @@ class CachedState(State):
             self._room += SLICE
             return
         keeper.linked.wait()
-        enough = self._limit - min(SLICE, self._limit // 2)
+        # Down to half: the more keys are written together, the closer they lie.
+        enough = self._limit // 2
         written = 0
         while self._dirty_total() > enough and (step := self.write_slice()):
             written += step

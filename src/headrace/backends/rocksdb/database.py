@@ -182,6 +182,9 @@ def _settings(rocks: Any, options: RocksDBOptions) -> Any:
     # Index and filter blocks in a small block cache push each other out: 289 µs a get instead of 7.
     table.set_cache_index_and_filter_blocks(False)
     table.set_format_version(5)
+    # Measured with a million keys, together with the memtable's filter and blocks of 4 KiB: a get in half the time.
+    table.set_data_block_index_type(rocks.DataBlockIndexType.binary_and_hash())
+    table.set_data_block_hash_ratio(0.75)
     settings = rocks.Options(raw_mode=True)
     settings.create_if_missing(True)
     settings.set_block_based_table_factory(table)
@@ -189,6 +192,8 @@ def _settings(rocks: Any, options: RocksDBOptions) -> Any:
     # Over all families: many states must not multiply the memory.
     settings.set_db_write_buffer_size(2 * options.write_buffer_mb * _MB)
     settings.set_max_write_buffer_number(3)
+    settings.set_memtable_whole_key_filtering(True)
+    settings.set_memtable_prefix_bloom_ratio(0.1)
     settings.set_max_open_files(options.max_open_files)
     settings.set_max_background_jobs(options.background_jobs)
     settings.set_target_file_size_base(options.target_file_mb * _MB)

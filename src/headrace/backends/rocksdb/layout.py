@@ -20,6 +20,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, TypeAlias
 
+from headrace.backends.table import groups_of
 from headrace.errors import DamagedCheckpointError, JobDefinitionError
 from headrace.state.key_groups import key_group
 from headrace.state.keys import decode_key, encode_key
@@ -51,6 +52,18 @@ def prefix_for(max_parallelism: int) -> Prefix:
         return start + raw + (_VOID if not namespace else _namespace(namespace))
 
     return prefix
+
+
+def prefixes_for(max_parallelism: int) -> Callable[[list[Any], bytes], list[bytes]]:
+    """`prefix_for` for many keys of one namespace at once."""
+    head = _HEAD.pack
+
+    def prefixes(keys: list[Any], namespace: bytes) -> list[bytes]:
+        tail = _namespace(namespace)
+        groups = groups_of(keys, max_parallelism).tolist()
+        return [head(group, len(raw)) + raw + tail for group, raw in zip(groups, map(encode_key, keys), strict=True)]
+
+    return prefixes
 
 
 def _namespace(namespace: bytes) -> bytes:

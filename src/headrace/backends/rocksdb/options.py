@@ -21,7 +21,7 @@ class RocksDBOptions:
     """What RocksDB collects in memory before it makes a file; the barrier's background part flushes it."""
     block_cache_mb: int = 64
     """RocksDB's cache of uncompressed blocks, shared by all states."""
-    block_size_kb: int = 8
+    block_size_kb: int = 4
     max_open_files: int = 256
     """Open files keep their index and filter in memory, outside of the block cache."""
     background_jobs: int = 2

@@ -57,12 +57,14 @@ class SingleState(CachedState):
         return stored
 
     def _add_to(self, batch: Any, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:
-        prefix, to_bytes = self._prefix, self._to_bytes
-        for key, stored in changes:
+        to_bytes = self._to_bytes
+        raws = self._keeper.prefixes([key for key, _ in changes], namespace)
+        # Keys of one namespace are unique, so a comparison never gets as far as the values.
+        for raw, (_, stored) in sorted(zip(raws, changes, strict=True)):
             if stored is None:
-                batch.delete(prefix(key, namespace))
+                batch.delete(raw)
             else:
-                batch[prefix(key, namespace)] = to_bytes(stored)
+                batch[raw] = to_bytes(stored)
 
 
 class RocksValueState(SingleState, ValueState[Any]):

@@ -154,7 +154,7 @@ class CsvEncoder(Encoder):
     def encode_batch(self, values: Sequence[Any]) -> bytes:
         if self._take_apart is not None:
             return self._csv([self._take_apart(value) for value in values])
-        return self._csv([value if isinstance(value, tuple | list) else (value,) for value in values])
+        return self._csv([list(value) if isinstance(value, tuple | list | Row) else (value,) for value in values])
 
     def _csv(self, rows: Sequence[Sequence[Any]]) -> bytes:
         text = io.StringIO(newline="")

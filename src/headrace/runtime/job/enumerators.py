@@ -39,6 +39,8 @@ class Enumerators:
         self._nodes = [n for n in plan.graph.nodes if isinstance(n.factory, SourceFactory)]
         self._enumerators: dict[str, SplitEnumerator[Any]] = {}
         self._next_discovery: dict[str, int] = {}
+        self._answered: set[tuple[str, int]] = set()
+        """Readers that got something since they last asked."""
         self.positions: dict[tuple[str, int], dict[str, bytes]] = {}
         """Last known position of every assigned split, by reader and split id: where sources go on if the job
         restarts without checkpoints."""
@@ -61,10 +63,15 @@ class Enumerators:
                 self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
 
     def request(self, uid: str, subtask: int) -> None:
+        """A reader asks for a split. If the enumerator gives no answer, the reader is told that there is none now."""
+        self._answered.discard((uid, subtask))
         self._enumerators[uid].handle_split_request(subtask)
+        if (uid, subtask) not in self._answered:
+            self._send(uid, subtask, AssignSplits(uid, subtask, (), last=False))
 
     def assign(self, node: Node, subtask: int, splits: Sequence[Any], *, last: bool) -> None:
         encoded = tuple(msgspec.msgpack.encode(split) for split in splits)
+        self._answered.add((node.uid, subtask))
         known = self.positions.setdefault((node.uid, subtask), {})
         known.update({split.split_id: data for split, data in zip(splits, encoded, strict=True)})
         self._send(node.uid, subtask, AssignSplits(node.uid, subtask, encoded, last))

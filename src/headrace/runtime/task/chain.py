@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.operators.base import Emit, Operator, OperatorContext, Outputs
 from headrace.operators.source import SourceOperator
-from headrace.operators.watermarks import MIN_WATERMARK
+from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.plan.graph import Chain, Edge, JobPlan, Node
 from headrace.runtime.task.cells import Address
 from headrace.runtime.task.edges import EdgeWriter
@@ -146,7 +146,13 @@ class ChainInput:
             self._advance()
 
     def _advance(self) -> None:
-        awake = [p.watermark for p in self._producers.values() if not p.idle and not p.ended]
+        # A producer at the end of time is as good as ended. If the others are merely idle, they may wake up: time
+        # must not end for them, or their timers would fire before their records.
+        if all(p.ended or p.watermark == MAX_WATERMARK for p in self._producers.values()):
+            awake = [MAX_WATERMARK]
+        else:
+            live = (p for p in self._producers.values() if not p.idle and not p.ended)
+            awake = [p.watermark for p in live if p.watermark < MAX_WATERMARK]
         if awake and (reached := min(awake)) > self._watermark:
             self._watermark = reached
             self._head.watermark(reached)

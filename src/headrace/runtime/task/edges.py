@@ -16,7 +16,7 @@ from headrace.runtime.task.cells import Address, end_cell, idle_cell, records_he
 from headrace.runtime.task.output import OutputQueue
 from headrace.runtime.task.records import EdgeCodec
 from headrace.runtime.task.routing import Router, consumers
-from headrace.state.key_groups import key_group, key_groups_of_ints, key_groups_of_strings
+from headrace.state.key_groups import key_group, key_groups_of_ints, key_groups_of_string_array
 from headrace.state.keys import stored_form
 from headrace.types.columns import batch_to_values
 
@@ -218,7 +218,7 @@ class EdgeWriter:
             )
         m = self._max_parallelism
         if pa.types.is_string(column.type):
-            groups = key_groups_of_strings(column.to_pylist(), m)
+            groups = key_groups_of_string_array(column, m)
         elif pa.types.is_integer(column.type):
             groups = key_groups_of_ints(column.to_numpy().astype(np.int64), m)
         else:

@@ -313,6 +313,9 @@ class Mailbox:
             source = subtask.source
             assert source is not None
             if source.context.uid == message.uid and subtask.subtask == message.subtask:
+                if not message.splits and not message.last:
+                    source.no_split_now()
+                    continue
                 self._requested.discard((message.uid, message.subtask))
                 if message.splits:
                     source.assign(message.splits)

@@ -73,8 +73,8 @@ class EdgeCodec:
         self.key: KeySpec | None = edge.partitioning.key if isinstance(edge.partitioning, Hash) else None
         self._key_fields = self._readable_key()
         self._make = None if self._row_type is None else self._row_type.make()
+        self._make_all = None if self._row_type is None else self._row_type.make_all()
         self._take_apart = None if self._row_type is None else self._row_type.take_apart()
-        self._rows_are_tuples = self._row_type is not None and issubclass(self._row_type.value_class, tuple)
 
     @property
     def takes_columns(self) -> bool:
@@ -173,8 +173,8 @@ class EdgeCodec:
         return pa.RecordBatch.from_arrays(timed.columns[:-1], schema=self._schema), keys, timestamps
 
     def _rows(self, columns: list[list[Any]]) -> list[Any]:
-        assert self._make is not None
-        return list(map(self._make, zip(*columns, strict=True)))
+        assert self._make_all is not None
+        return self._make_all(columns)
 
     def _keys_from(self, columns: list[list[Any]]) -> list[Any]:
         assert self.key is not None

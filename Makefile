@@ -1,0 +1,58 @@
+# Everything a contributor types. Each target makes the virtual environment itself if it is missing or outdated.
+#
+#   make demo        kill a running job twice, and count what arrived
+#   make test        lint, types and every test that is not slow
+#   make test-fast   without Spark: under three minutes
+#   make test-slow   the tests that take long
+#   make bench       side by side with peers (long; see bench/README.md)
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.made
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-fast test-slow lint format types bench docs-check clean
+
+help:
+	@sed -n '3,8p' Makefile | sed 's/^# \{0,1\}//'
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/make-venv
+	scripts/make-venv $(VENV)
+	@touch $(STAMP)
+
+demo: venv
+	$(BIN)/headrace demo $(ARGS)
+
+test: lint types
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-fast: venv
+	$(PYTEST) -m "not slow and not spark and not cluster" $(ARGS)
+
+test-slow: venv
+	$(PYTEST) -m "slow" $(ARGS)
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: venv
+	$(BIN)/mypy
+
+bench: venv
+	$(BIN)/python -m bench run all $(ARGS)
+	$(BIN)/python -m bench report
+
+docs-check: venv
+	$(PYTEST) tests/docs tests/examples $(ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build demo-out spark-warehouse
+	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""Every Python block of every page runs, page by page, in the order in which a reader meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pages import DOCS, blocks_of, name_of, pages
+
+PAGES_WITH_CODE = [page for page in pages() if blocks_of(page, "python")]
+
+
+def test_there_are_pages_with_code() -> None:
+    assert {"getting-started.md", "state.md", "checkpoints-and-recovery.md"} <= set(map(name_of, PAGES_WITH_CODE))
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    for page in PAGES_WITH_CODE:
+        for block in blocks_of(page, "python"):
+            assert block.reason_not_to_run != "", f"{block.page}:{block.line} is not run and does not say why"
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
+def test_code_of_the_page_runs(
+    page: Path, spark_application: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "page"}
+    for block in blocks_of(page, "python"):
+        if block.reason_not_to_run is None:
+            # Lines of an error are those of the page.
+            source = "\n" * (block.line - 1) + block.text
+            exec(compile(source, str(DOCS / block.page), "exec"), namespace)

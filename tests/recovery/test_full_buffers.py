@@ -1,0 +1,99 @@
+"""A slow operator behind full buffers: aligned, unaligned and in between; killed, and restored at other widths."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import channel_cells, opened, published
+from ledger import Bookkeeper, Ledger, LedgerSink, LedgerSource
+
+from headrace import WatermarkStrategy
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+
+class SlowBookkeeper(Bookkeeper):
+    """Takes its time over every record."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        time.sleep(0.001)
+        return super().process_element(value, ctx)
+
+
+def slow_books(env: Any, ledger: Ledger, sink: LedgerSink) -> None:
+    records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
+    books = records.key_by(lambda record: record[0]).process(SlowBookkeeper(ledger.window)).uid("books")
+    books.sink_to(sink).uid("sink")
+
+
+@pytest.mark.parametrize("mode", ["aligned", "unaligned", "timeout"])
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+def test_killed_with_full_buffers_the_books_stay_exact(
+    bench: Any, faults: Any, start: Any, mode: str, backend: str
+) -> None:
+    faults.plan("before_ack=kill@2#1.0", "after_upload=kill@2#1.1", "barrier_injected=kill@3#1.0")
+    ledger = Ledger(length=400).holding_for(faults)
+    sink = LedgerSink(bench.directory / "out")
+    env = bench.env(mode=mode, backend=backend, interval=50)
+    slow_books(env, ledger, sink)
+
+    job = start(env)
+    result = job.finish()
+
+    assert ledger.problems(sink.lines()) == []
+    assert len(faults.happened) == faults.planned
+    assert 1 <= result.restarts <= faults.planned
+    in_flight = max(checkpoint["channel_bytes"] for checkpoint in job.kinds("checkpoint"))
+    assert (in_flight > 0) == (mode != "aligned")
+
+
+@pytest.mark.parametrize("width", [3, 1])
+def test_records_in_flight_are_routed_again_when_restored_at_another_width(
+    bench: Any, faults: Any, start: Any, width: int
+) -> None:
+    go = Path(bench.directory, "go")
+    ledger = Ledger(length=400, faults=1, fault_log=str(go))
+    sink = LedgerSink(bench.directory / "out")
+    env = bench.env(mode="unaligned", interval=50)
+    slow_books(env, ledger, sink)
+    job = start(env)
+    job.wait_for("checkpoint", lambda checkpoint: checkpoint["channel_bytes"] > 0)
+    job.suspend()
+
+    newest = opened(bench, int(published(bench)[-1].name[4:]))
+    assert channel_cells(newest) > 0
+    assert newest.metadata.mode == "unaligned"
+
+    faults.plan("before_ack=kill@2#1.0")
+    env = bench.env(mode="unaligned", interval=50, parallelism=width)
+    slow_books(env, ledger, sink)
+    job = start(env)
+    assert job.wait_for("running")["restored"] == newest.metadata.checkpoint_id
+    job.wait_for("restarting")
+    go.mkdir()
+    (go / "now").touch()
+    result = job.finish()
+
+    assert ledger.problems(sink.lines()) == []
+    assert len(faults.happened) == 1
+    assert result.restarts == 1
+
+
+def test_an_unaligned_checkpoint_does_not_wait_for_the_slow_operator(bench: Any, start: Any) -> None:
+    durations: dict[str, list[int]] = {}
+    for mode in ("aligned", "unaligned"):
+        bench.directory = bench.directory.parent / mode
+        env = bench.env(mode=mode, interval=50)
+        sink = LedgerSink(bench.directory / "out")
+        ledger = Ledger(length=250)
+        slow_books(env, ledger, sink)
+        job = start(env)
+        job.finish()
+        assert ledger.problems(sink.lines()) == []
+        durations[mode] = [c["duration_ms"] for c in job.kinds("checkpoint") if c["duration_ms"]]
+    # The aligned barrier stands behind all that is queued: about the whole run. The other overtakes it.
+    assert max(durations["unaligned"]) < max(durations["aligned"])

@@ -1,0 +1,104 @@
+"""Seeded simulations of coordinator, tasks and channels, with crashes, against an oracle that knows only the input.
+
+HEADRACE_SIM_SEEDS=10000   run so many seeds
+HEADRACE_SIM_SEED=17       run this seed alone
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from broken_builds import BROKEN, scenario_for
+from cut_oracle import Violation
+from simulated_job import SimulatedJob, simulate
+from simulated_plan import Mode, Scenario, draw
+from simulated_task import OutOfOrder
+
+SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "300"))
+ONE_SEED = os.environ.get("HEADRACE_SIM_SEED")
+BATCH = 50
+ENOUGH_FOR_A_BROKEN_BUILD = 300
+
+
+def batches() -> Iterator[range]:
+    if ONE_SEED is not None:
+        yield range(int(ONE_SEED), int(ONE_SEED) + 1)
+        return
+    for first in range(0, SEEDS, BATCH):
+        yield range(first, min(first + BATCH, SEEDS))
+
+
+def run(seed: int, scenario: Scenario, spill_dir: Path) -> SimulatedJob:
+    try:
+        return simulate(scenario, seed, spill_dir=spill_dir)
+    except Exception as error:
+        error.add_note(f"Replay with HEADRACE_SIM_SEED={seed}. {scenario}")
+        raise
+
+
+@pytest.mark.parametrize("seeds", list(batches()), ids=lambda seeds: f"seeds {seeds[0]} to {seeds[-1]}")
+def test_every_record_is_in_exactly_one_checkpoint_and_committed_once_whatever_happens(
+    seeds: range, tmp_path: Path
+) -> None:
+    for seed in seeds:
+        run(seed, draw(seed), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_seeds_reach_every_mode_and_recover_from_checkpoints_in_the_middle(tmp_path: Path) -> None:
+    """A simulation that never restores, logs or spills would prove nothing."""
+    reached: Counter[str] = Counter()
+    for seed in range(40):
+        scenario = draw(seed)
+        job = run(seed, scenario, tmp_path)
+        reached[scenario.mode.value] += 1
+        reached["restored"] += any(job.storage.attempts.values())
+        reached["several attempts"] += job.attempt > 1
+        reached["several checkpoints"] += job.completed > 2
+        reached["relayed"] += scenario.relayed
+        reached["sources with inputs"] += scenario.deep_source
+        reached["concurrent"] += scenario.concurrent > 1
+    expected = {m.value for m in Mode} | {"restored", "several attempts", "several checkpoints", "relayed"}
+    assert {name for name, count in reached.items() if count >= 3} >= expected | {"sources with inputs", "concurrent"}
+
+
+def test_at_least_once_counts_twice_on_some_seeds_where_exactly_once_never_does(tmp_path: Path) -> None:
+    twice = exact = 0
+    for seed in range(60):
+        scenario = replace(draw(seed), crashes=3)
+        twice += run(seed, replace(scenario, mode=Mode.AT_LEAST_ONCE), tmp_path).counted_twice
+        exact += run(seed, replace(scenario, mode=Mode.ALIGNED), tmp_path).counted_twice
+    assert twice >= 3, "at-least-once mode must show what it does not promise"
+    assert exact == 0
+
+
+def test_at_least_once_is_exact_where_no_task_has_a_second_channel(tmp_path: Path) -> None:
+    """Without a second channel there is nothing to align: maps and filters in a row stay exact."""
+    for seed in range(40):
+        drawn = draw(seed)
+        lonely = replace(
+            drawn,
+            mode=Mode.AT_LEAST_ONCE,
+            slots=(1,) * drawn.levels,
+            speeds=drawn.speeds[: drawn.levels],
+            control_speeds=drawn.control_speeds[: drawn.levels],
+            deep_source=False,
+            splits={"a": drawn.splits["a"]},
+            crashes=3,
+        )
+        assert run(seed, lonely, tmp_path).counted_twice is False
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_oracle_notices_a_build_that(name: str, tmp_path: Path) -> None:
+    for seed in range(ENOUGH_FOR_A_BROKEN_BUILD):
+        try:
+            simulate(scenario_for(name, seed), seed, BROKEN[name], tmp_path)
+        except (Violation, OutOfOrder):
+            return
+    pytest.fail(f"{name} ran {ENOUGH_FOR_A_BROKEN_BUILD} seeds without being noticed: {BROKEN[name]}")
