@@ -36,8 +36,8 @@ assert env.get_checkpoint_interval() == 10_000
 ```
 
 A duration is a number with a unit (`500 ms`, `10 s`, `5 min`, `1 h`, `1 d`), or a bare number of milliseconds. A size
-is a number of bytes, or one with a unit (`64 kb`, `16 mb`, `1 gb`). An error names the key, where the value came from and
-what is wanted. Keys that Headrace does not know are kept and left alone.
+is a number of bytes, or one with a unit (`64 kb`, `16 mb`, `1 gb`). An error names the key, where the value came from
+and what is wanted. Keys that Headrace does not know are kept and left alone.
 """
 
 SECTIONS = (

@@ -97,13 +97,14 @@ def hit(name: str, scope: str = "") -> None:
     """This moment is reached; `scope` tells where (`level.slot`, an index). Usually nothing happens."""
     if not _faults:
         return
-    for fault in _faults.get(name, ()):
-        if fault.scope and fault.scope != scope:
-            continue
-        with _lock:
+    here = [fault for fault in _faults.get(name, ()) if not fault.scope or fault.scope == scope]
+    with _lock:
+        # All are counted before one fires: a fault that raises must not hide this hit from the others.
+        for fault in here:
             fault.hits += 1
-            due = fault.hits == fault.nth
-        if due and _claim(fault, scope):
+        due = [fault for fault in here if fault.hits == fault.nth]
+    for fault in due:
+        if _claim(fault, scope):
             _fire(fault, scope)
 
 

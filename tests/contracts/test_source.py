@@ -22,6 +22,7 @@ from headrace.connectors.sequence import NumberSequenceSource, SequenceSplit
 from headrace.connectors.source import PollStatus, ReaderContext, Source, SourceBatch, SourceReader
 from headrace.testing.source_driver import SourceDriver
 from headrace.types.information import Types
+from headrace.types.rows import Row
 
 READING = Types.ROW_NAMED(["id", "n", "temperature"], [Types.STRING(), Types.LONG(), Types.DOUBLE()])
 
@@ -95,7 +96,7 @@ def same(read: Iterable[Any], expected: Iterable[Any]) -> bool:
 
 
 def plain(value: Any) -> str:
-    return repr(tuple(value) if isinstance(value, tuple) else value)
+    return repr(tuple(value) if isinstance(value, tuple | Row) else value)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 5])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pages import DOCS, blocks_of, name_of, pages
@@ -22,13 +23,12 @@ def test_a_block_that_is_not_run_says_why() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
-def test_code_of_the_page_runs(
-    page: Path, spark_application: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_the_page_runs(page: Path, spark_slots: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "page"}
+    # As in a script: what the page defines cannot be imported by workers and travels to them by value.
+    namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page, "python"):
         if block.reason_not_to_run is None:
             # Lines of an error are those of the page.
             source = "\n" * (block.line - 1) + block.text
-            exec(compile(source, str(DOCS / block.page), "exec"), namespace)
+            exec(compile(source, str(DOCS / block.page), "exec", dont_inherit=True), namespace)

@@ -1,31 +1,23 @@
-"""One Spark application for all examples, wide enough for the widest of them."""
+"""Where the examples lie, and an environment for each of them in the Spark application that all tests share."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace import StreamExecutionEnvironment
-from headrace.runtime.spark.session import obtain_session
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SLOTS = 6
-WIDEST_LEVEL = 3
 
-
-@pytest.fixture(scope="module")
-def spark_application() -> Iterator[None]:
-    # Before Spark starts: its workers get the driver's module path, and the examples import each other by it.
-    sys.path.insert(0, str(EXAMPLES))
-    handle = obtain_session(None, SLOTS, WIDEST_LEVEL, "examples", None)
-    yield
-    handle.stop()
-    sys.path.remove(str(EXAMPLES))
+# When tests are collected, so before Spark starts: its workers get the driver's module path, and look for the
+# functions of an example in the example.
+if str(EXAMPLES) not in sys.path:
+    sys.path.append(str(EXAMPLES))
 
 
 @pytest.fixture
-def env(spark_application: None) -> StreamExecutionEnvironment:
+def env(spark_slots: Any) -> StreamExecutionEnvironment:
     return StreamExecutionEnvironment.get_execution_environment()

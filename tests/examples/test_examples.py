@@ -102,7 +102,7 @@ LAST_LINES = {
 
 @pytest.mark.parametrize("program", sorted(RUN_HERE))
 def test_a_program_that_is_started_as_a_script_prints_its_result(
-    program: str, spark_application: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    program: str, spark_slots: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"{program}.py"])
     # As `__main__`, what a program defines cannot be imported by workers and travels to them by value.

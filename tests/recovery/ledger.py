@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -237,13 +238,15 @@ class LedgerSink(TwoPhaseCommitSink[LedgerTransaction]):
 
     def open(self, context: Any) -> None:
         self._begun = 0
+        # Attempts count anew in every run of a job, so their number alone would not tell two writers apart.
+        self._mark = secrets.token_hex(4)
         for part in ("prepared", "committed"):
             Path(self.directory, part).mkdir(parents=True, exist_ok=True)
 
     def begin(self) -> LedgerTransaction:
         self._begun += 1
         context = self.context
-        return LedgerTransaction(f"{context.attempt:06d}-{context.subtask}-{self._begun:06d}")
+        return LedgerTransaction(f"{context.attempt:06d}-{context.subtask}-{self._mark}-{self._begun:06d}")
 
     def invoke(self, txn: LedgerTransaction, value: Any, timestamp: int | None) -> None:
         txn.lines.append(value)

@@ -76,37 +76,65 @@ class SpillWatch(FilterFunction):
         return True
 
 
-SENT, COUNTED, WAITING = "fast input sent 400", "fast input counted 400", "slow input waits"
+SENT, COUNTED, WAITING, READY = "fast sent 400", "fast counted 400", "slow waits", "fast stands behind 120"
 
 
 class StagedSource(LedgerSource):
-    """Stops behind number 120 until a barrier has passed it there and the slow input waits; then goes on."""
+    """One of the two inputs of the story; see `staged_inputs`."""
 
-    marks = ""
+    def __init__(self, ledger: Ledger, marks: str, reader: type[StagedReader]) -> None:
+        super().__init__(ledger)
+        self.marks = marks
+        self.reader = reader
 
     def create_reader(self, context: Any) -> StagedReader:
-        return StagedReader(self.ledger, super().create_reader(context)._pace).marked(self.marks)
+        reader = self.reader(self.ledger, super().create_reader(context)._pace)
+        reader.marks = Path(self.marks)
+        reader.marks.mkdir(parents=True, exist_ok=True)
+        return reader
 
 
 class StagedReader(LedgerReader):
-    _saved = False
+    """Stands behind one number until the story is so far."""
 
-    def marked(self, marks: str) -> StagedReader:
-        self._marks = Path(marks)
-        self._marks.mkdir(parents=True, exist_ok=True)
-        return self
+    marks: Path
+    stop = 0
+    _go = False
 
     def _allowed(self, split: Any, keys: int) -> int:
-        if split.position == 120 * keys and not (self._saved and (self._marks / WAITING).exists()):
-            return split.position
-        if split.position >= 401 * keys:
-            (self._marks / SENT).touch()
-        return super()._allowed(split, keys) if split.position >= 120 * keys else 120 * keys
+        place = self.stop * keys
+        if split.position < place or (split.position == place and not self._go):
+            return place
+        return super()._allowed(split, keys)
+
+
+class FastReader(StagedReader):
+    """Goes on behind 120 once a barrier has passed there while the slow input waits."""
+
+    stop = 120
+
+    def _allowed(self, split: Any, keys: int) -> int:
+        if split.position == self.stop * keys:
+            (self.marks / READY).touch()
+        if split.position > 400 * keys:
+            (self.marks / SENT).touch()
+        return super()._allowed(split, keys)
 
     def snapshot(self) -> Any:
         splits = super().snapshot()
-        self._saved = any(split.position == 120 * self._ledger.keys for split in splits)
+        if any(split.position == self.stop * self._ledger.keys for split in splits):
+            self._go = (self.marks / WAITING).exists()
         return splits
+
+
+class SlowReader(StagedReader):
+    """Sends its tenth number, at which it gets stuck, just behind a complete checkpoint: the next is a pause away."""
+
+    stop = 9
+
+    def checkpoint_complete(self, checkpoint_id: int) -> None:
+        if (self.marks / READY).exists():
+            self._go = True
 
 
 class Stubborn(MapFunction):
@@ -144,11 +172,9 @@ class KilledTally(Tally, CheckpointListener):
 def staged_inputs(env: Any, fast: Ledger, slow: Ledger, marks: str, release: str) -> Any:
     """Like `unequal_inputs`, with barriers that come apart exactly as far as the story wants."""
     event_time = WatermarkStrategy.for_monotonous_timestamps()
-    source = StagedSource(fast)
-    source.marks = marks
     wide = env.from_source(LedgerSource(Ledger(keys=0)), event_time, "empty").uid("empty").set_parallelism(2)
-    quick = env.from_source(source, event_time, "fast").uid("fast").set_parallelism(1)
-    lazy = env.from_source(LedgerSource(slow), event_time, "slow").uid("slow").set_parallelism(1)
+    quick = env.from_source(StagedSource(fast, marks, FastReader), event_time, "fast").uid("fast").set_parallelism(1)
+    lazy = env.from_source(StagedSource(slow, marks, SlowReader), event_time, "slow").uid("slow").set_parallelism(1)
     lazy = lazy.map(Stubborn(marks, release)).uid("stubborn").set_parallelism(1)
     lazy = lazy.map(renamed(fast.keys)).uid("renamed").set_parallelism(1)
     return quick.union(lazy, wide)

@@ -79,9 +79,10 @@ def test_a_value_its_declared_type_cannot_hold_is_named_with_its_operator(bench:
         return typed.rebalance().map(lambda v: v).uid("next")
 
     error = failing(bench, start, build, [1, 2, 3, 4])
-    assert "three" in str(error)
-    assert "typed" in str(error)
     assert isinstance(error, UserFunctionError)
+    assert error.operator == "typed"
+    assert error.record == "'three'"
+    assert "LONG" in str(error)
 
 
 def test_a_value_that_a_state_cannot_hold_is_refused_where_it_is_set(bench: Any, start: Any) -> None:

@@ -78,6 +78,7 @@ def test_records_between_the_barriers_of_two_inputs_count_twice_only_at_least_on
     faults.log, faults.planned = marks / "kills", 1
     fast, slow = FAST.holding_for(faults), SLOW.holding_for(faults)
     env = bench.env(mode=mode, interval=50)
+    env.get_checkpoint_config().set_min_pause_between_checkpoints(800)
     records = staged_inputs(env, fast, slow, str(marks), release=SENT if exactly else COUNTED)
     tally = records.key_by(lambda record: record[0]).process(KilledTally(str(marks))).uid("tally")
 
@@ -155,9 +156,9 @@ def test_cells_set_aside_beyond_memory_are_spilled_and_come_back_in_order(bench:
     faults.log, faults.planned = bench.directory / "marks", 1
     env = bench.env(interval=100)
     records = unequal_inputs(env, fast.holding_for(faults), slow.holding_for(faults), pause=1.2)
-    records = records.map(Saboteur(kill_the_worker, _is((2, 2_000)), [f"{faults.log}/kill"])).uid("kill")
-    watched = records.key_by(lambda record: record[0]).filter(SpillWatch(str(spilled))).uid("watch")
-    tally = watched.key_by(lambda record: record[0]).process(Tally()).uid("tally")
+    watched = records.filter(SpillWatch(str(spilled))).uid("watch")
+    killed = watched.map(Saboteur(kill_the_worker, _is((2, 2_000)), [f"{faults.log}/kill"])).uid("kill")
+    tally = killed.key_by(lambda record: record[0]).process(Tally()).uid("tally")
 
     outcome = run_until_done(tally, "spilling", restarts=1)
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,23 @@ def test_ctrl_c_suspends_and_the_same_command_resumes_while_a_second_owner_is_re
     assert resumed.exit_code == 0, resumed.stderr
     assert f"restored from checkpoint {suspended[1]}" in resumed.stderr
     assert output(tmp_path / "out") == [2 * n for n in range(1, 8_001)]
+
+
+def test_a_supervisor_that_asks_it_to_stop_suspends_it_too(job: Path, tmp_path: Path) -> None:
+    ready = threading.Event()
+
+    def stop_when_ready() -> None:
+        # From within the process: the handler is the command's own, and it was set before the job began.
+        while not ready.wait(0.05):
+            with suppress(OSError, ValueError):
+                if status(tmp_path)["checkpoints_completed"]:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
+
+    supervisor = threading.Thread(target=stop_when_ready)
+    supervisor.start()
+    result = run("--checkpoint-dir", "ck", "--", "1000000", "100", "out")
+    ready.set()
+    supervisor.join()
+    assert result.exit_code == 130, result.stderr
+    assert "The same command resumes from checkpoint" in result.stderr

@@ -1,1 +1,1 @@
-""""""
+"""The command line: `headrace run`, `explain`, `doctor`, `demo`."""

@@ -88,13 +88,14 @@ class Demo:
     def _play(self) -> None:
         whole_s = self._story.readings / self._story.rate
         first = self._chance.uniform(0.10, 0.45) * whole_s
-        second = self._chance.uniform(0.55, 0.85) * whole_s
+        # At least half of the readings are still to come then: it cannot have ended before it is killed again.
+        second = self._chance.uniform(0.15, 0.45) * whole_s
         self._start()
         began = self._wait_until_running(starts=1)
         self._wait_until(began + first)
         self._kill_a_worker()
-        self._wait_until_running(starts=2)
-        self._wait_until(began + second)
+        again = self._wait_until_running(starts=2)
+        self._wait_until(again + second)
         self._kill_everything()
         self._start()
         self._wait_until_running(starts=3)

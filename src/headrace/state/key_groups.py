@@ -21,9 +21,9 @@ hashed in words, which numpy can read straight from an Arrow column, for all row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -56,29 +56,49 @@ def key_hash(stored: StoredKey) -> int:
     kind = type(stored)
     if kind is str:
         try:
-            return _hash_of_bytes(stored.encode(), _TEXT_SEED)  # type: ignore[union-attr]
+            return _hash_of_bytes(stored.encode(), _TEXT)  # type: ignore[union-attr]
         except UnicodeEncodeError:
-            return _hash_of_bytes(stored.encode("utf-8", "surrogatepass"), _TEXT_SEED)  # type: ignore[union-attr]
+            return _hash_of_bytes(stored.encode("utf-8", "surrogatepass"), _TEXT)  # type: ignore[union-attr]
+    if kind is bytes:
+        return _hash_of_bytes(stored, _BYTES)  # type: ignore[arg-type]
     if kind is int and -0x8000000000000000 <= stored <= 0x7FFFFFFFFFFFFFFF:  # type: ignore[operator]
         x = (stored + _GOLDEN) & _M64  # type: ignore[operator]
         x = ((x ^ (x >> 30)) * _A) & _M64
         x = ((x ^ (x >> 27)) * _B) & _M64
         return (x ^ (x >> 31)) >> 32
-    if kind is bytes:
-        return _hash_of_bytes(stored, _BYTES_SEED)  # type: ignore[arg-type]
     h = crc32(encode_key(stored), _OTHER_SEED)
     h = ((h ^ (h >> 16)) * _C) & _M32
     return h ^ (h >> 15)
 
 
-_UNPACK: Final = [Struct(f"<{-(-n // 8)}Q").unpack for n in range(_MOST_BYTES + 1)]
-"""By size: from that many bytes, and zeros to the end of the last word, to the words."""
+class _Size(NamedTuple):
+    """What hashing some number of bytes begins with."""
+
+    start: int
+    unpack: Callable[[bytes], tuple[int, ...]]
+    """From bytes with zeros to the end of the last word, to words."""
+    width: int
+    """With those zeros."""
 
 
-def _hash_of_bytes(data: bytes, seed: int) -> int:
+def _sizes(seed: int) -> list[_Size]:
+    """By number of bytes."""
+    words = [-(-n // 8) for n in range(_MOST_BYTES + 1)]
+    return [_Size((seed + n * _GOLDEN) & _M64, Struct(f"<{w}Q").unpack, 8 * w) for n, w in enumerate(words)]
+
+
+_TEXT: Final = _sizes(_TEXT_SEED)
+_BYTES: Final = _sizes(_BYTES_SEED)
+
+
+def _hash_of_bytes(data: bytes, sizes: list[_Size]) -> int:
     n = len(data)
-    x = (seed + n * _GOLDEN) & _M64
-    words = (crc32(data, seed & _M32),) if n > _MOST_BYTES else _UNPACK[n](data.ljust((n + 7) & -8, b"\0"))
+    if n <= _MOST_BYTES:
+        x, unpack, width = sizes[n]
+        words = unpack(data.ljust(width, b"\0"))
+    else:
+        seed = sizes[0].start
+        x, words = (seed + n * _GOLDEN) & _M64, (crc32(data, seed & _M32),)
     for word in words:
         x = ((x ^ word) * _A) & _M64
         x ^= x >> 32

@@ -230,22 +230,12 @@ _FITTING: Final[dict[TypeInformation, frozenset[type]]] = {
 """Python classes whose values Arrow takes exactly or refuses by itself. It would silently take True for
 1.0, b"a" for "a" and 1.0 for 1, so the values of any other class, and all of other types, are looked at one by one."""
 
-_INFERRED: Final = frozenset({BasicType("STRING"), BasicType("LONG"), BasicType("DOUBLE"), BasicType("BOOLEAN")})
-"""Types whose Arrow type, if Arrow finds it by itself, says that every value fits: it looks at the class of each."""
-
 _ARROW_REFUSES: Final = (pa.ArrowException, UnicodeEncodeError, OverflowError)
 
 _LOOKED_AT: Final[frozenset[type]] = frozenset()
 
 
 def _array(column: Sequence[Any], t: TypeInformation, arrow: pa.DataType, field: str | None) -> pa.Array:
-    if t in _INFERRED:
-        try:
-            array = pa.array(column)
-            if array.type == arrow:
-                return array
-        except _ARROW_REFUSES:
-            pass  # a closer look finds out why
     if not _FITTING.get(t, _LOOKED_AT).issuperset(map(type, column)):
         _check_all(column, t, field)
     shape = _shaper(t)

@@ -135,3 +135,12 @@ def test_run_refuses_a_wrong_program_before_spark_is_needed(write: Write) -> Non
     assert result.exit_code == 3
     assert "headrace:" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_run_refuses_storage_that_cannot_be_written_before_spark_is_needed(write: Write, tmp_path: Path) -> None:
+    write(JOB + "env.execute('sums')")
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main, ["run", "job.py", "--checkpoint-dir", str(tmp_path / "file" / "ck")])
+    assert result.exit_code == 3
+    assert str(tmp_path / "file" / "ck") in result.stderr
+    assert "Traceback" not in result.stderr

@@ -31,7 +31,6 @@ class Telling(Enum):
     """A live line if standard error is a terminal, else nothing: for programs that call `execute()` themselves."""
     ALWAYS = "always"
     """The same, and log lines where there is no terminal: for `headrace run`."""
-    NEVER = "never"
 
 
 _telling = Telling.ON_TERMINAL
@@ -132,7 +131,7 @@ def _tell_people(board: StatusBoard, settings: JobSettings) -> list[Callable[[],
     if wish not in ("", "info", "off"):
         raise ConfigurationError(f"HEADRACE_LOG is {wish!r}; wanted info or off, or leave it out.")
     stream = sys.stderr
-    if wish == "off" or _telling is Telling.NEVER or stream is None:
+    if wish == "off" or stream is None:
         return []
     on_terminal = stream.isatty() and os.environ.get("TERM", "") != "dumb"
     if not on_terminal and wish != "info" and _telling is not Telling.ALWAYS:

@@ -205,6 +205,7 @@ def build_subtask(
         for edge in graph.outputs(node.id):
             if edge.id in plan.exchanged:
                 writer = make_writer(edge, node, subtask)
+                writer.operator = operators[node.id]
                 writers.append(writer)
                 out.add_writer(writer)
             else:

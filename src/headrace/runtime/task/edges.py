@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import InvalidKeyError, JobDefinitionError
+from headrace.errors import InvalidKeyError, JobDefinitionError, TypeMismatchError
+from headrace.operators.base import Operator, failure_in
 from headrace.plan.graph import Broadcast, Custom, Edge, Forward, Hash, KeySpec, Rebalance, Rescale, Shuffle
 from headrace.runtime.task.cells import Address, end_cell, idle_cell, records_header, watermark_cell
 from headrace.runtime.task.output import OutputQueue
@@ -80,6 +81,9 @@ class EdgeWriter:
         self.unflushed_since: float | None = None
         self.records = 0
 
+    operator: Operator | None = None
+    """Whose output this is, so that an error on the way out names it; set when the chain is built."""
+
     @property
     def tag(self) -> str | None:
         return self._edge.tag
@@ -95,7 +99,10 @@ class EdgeWriter:
                 buffers = self._buffers
 
                 def to_key(value: Any, timestamp: int | None) -> None:
-                    stored = stored_form(select(value))
+                    try:
+                        stored = stored_form(select(value))
+                    except Exception as error:
+                        raise self._failure(value, error) from error
                     target = cache.get(stored)
                     if target is None:
                         target = key_group(stored, m) * p // m
@@ -117,7 +124,11 @@ class EdgeWriter:
             case Custom(partition, key):
 
                 def to_chosen(value: Any, timestamp: int | None) -> None:
-                    self._add(self._chosen(partition, key.selector(value)), value, timestamp)
+                    try:
+                        buffer = self._chosen(partition, key.selector(value))
+                    except Exception as error:
+                        raise self._failure(value, error) from error
+                    self._add(buffer, value, timestamp)
 
                 return to_chosen
             case Shuffle():
@@ -212,10 +223,12 @@ class EdgeWriter:
             return None
         column = batch.column(key.fields[0])
         if column.null_count:
-            raise InvalidKeyError(
+            null = InvalidKeyError(
                 f'The key field "{key.fields[0]}" holds a null, and None cannot be a key. Filter such records out '
                 "before key_by, or give them a key of their own."
             )
+            first = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise self._failure(batch.slice(first, 1).to_pylist()[0], null)
         m = self._max_parallelism
         if pa.types.is_string(column.type):
             groups = key_groups_of_string_array(column, m)
@@ -264,12 +277,28 @@ class EdgeWriter:
         if not buffer.values:
             return
         values, keys, timestamps = buffer.values, buffer.keys, buffer.timestamps
-        flags, parts = self._codec.encode(values, keys if self._keyed else None, timestamps or None)
+        try:
+            flags, parts = self._codec.encode(values, keys if self._keyed else None, timestamps or None)
+        except Exception as error:
+            raise self._failure(self._misfit(values), error) from error
         size = self._send(buffer, flags, parts, len(values))
         # Cells aim at CELL_BYTES; how many records that is, the last cells tell.
         self._record_bytes = 0.7 * self._record_bytes + 0.3 * size / len(values)
         self._flush_at = max(1, min(MOST_RECORDS, int(CELL_BYTES / self._record_bytes)))
         buffer.values, buffer.keys, buffer.timestamps = [], [], []
+
+    def _misfit(self, values: list[Any]) -> Any:
+        """The first of them that the edge's type cannot hold."""
+        for value in values:
+            try:
+                if self._edge.type is not None:
+                    self._edge.type.check(value, "")
+            except TypeMismatchError:
+                return value
+        return f"(one of {len(values)} records)"
+
+    def _failure(self, record: Any, error: Exception) -> Exception:
+        return error if self.operator is None else failure_in(self.operator, record, error)
 
     def _flush_columns(self, buffer: _Buffer) -> None:
         parts, times = buffer.columns, buffer.times

@@ -45,9 +45,10 @@ class Router:
     def next_slot(self, level: int, edge: int, producer: int, target: int) -> int:
         """Where a cell that is at `level` goes next.
 
-        The relay slot is a fixed function of (edge, producer, target), so all cells between two subtasks take one
-        way and stay in order, and barriers cut them like any other record.
+        The relay slot is a fixed function of (edge, target), so all cells for one subtask take one way and stay in
+        order, and barriers cut them like any other record. The producer has no say in it: after a restore its split
+        may be another's, and new records must not overtake those that were in flight.
         """
         if self._target_level[edge] == level + 1:
             return self._target_slots[edge][target]
-        return (edge + producer + target) % self._slots[level + 1]
+        return (edge + target) % self._slots[level + 1]

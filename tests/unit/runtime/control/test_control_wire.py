@@ -1,0 +1,130 @@
+"""Framing and handshake: nobody without the secret gets a word in."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+from control_examples import PATIENCE_S, SECRET, socket_pair
+
+from headrace.errors import FencedError
+from headrace.runtime.control.wire import (
+    LARGEST_FRAME,
+    NONCE,
+    Connection,
+    ConnectionLost,
+    greet_as_client,
+    greet_as_server,
+)
+
+
+def greet_both(server_secret: bytes, client_secret: bytes) -> tuple[Exception | None, Exception | None]:
+    """How both ends of a handshake end; a side that fails closes, as server and client do."""
+    ends: dict[str, Exception | None] = {"server": None, "client": None}
+    with socket_pair() as (one, other):
+        server, client = Connection(one), Connection(other)
+
+        def serve() -> None:
+            try:
+                greet_as_server(server, server_secret)
+            except (FencedError, ConnectionLost) as error:
+                ends["server"] = error
+                server.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            greet_as_client(client, client_secret)
+        except (FencedError, ConnectionLost) as error:
+            ends["client"] = error
+            client.close()
+        thread.join(PATIENCE_S)
+    return ends["server"], ends["client"]
+
+
+def test_both_ends_that_know_the_secret_greet_each_other() -> None:
+    assert greet_both(SECRET, SECRET) == (None, None)
+
+
+def test_a_task_with_another_secret_is_turned_away_and_told_why() -> None:
+    server, client = greet_both(SECRET, b"another")
+    assert isinstance(server, FencedError)
+    assert isinstance(client, FencedError)
+    assert "another attempt" in str(client)
+
+
+def test_a_task_does_not_believe_a_driver_that_does_not_know_the_secret() -> None:
+    with socket_pair() as (one, other):
+        impostor, client = Connection(one), Connection(other)
+
+        def pretend() -> None:
+            impostor.raw_send(bytes(NONCE))
+            impostor.raw_receive(32 + NONCE)
+            impostor.raw_send(bytes(32))
+
+        thread = threading.Thread(target=pretend, daemon=True)
+        thread.start()
+        with pytest.raises(FencedError, match="not this attempt's driver"):
+            greet_as_client(client, SECRET)
+        thread.join(PATIENCE_S)
+
+
+def test_a_proof_cannot_be_reflected() -> None:
+    """The roles are part of the proof: what a task proves does not serve a driver."""
+    with socket_pair() as (one, other):
+        client = Connection(other)
+        mirror = Connection(one)
+        outcome: list[Exception] = []
+
+        def greet() -> None:
+            try:
+                greet_as_client(client, SECRET)
+            except (FencedError, ConnectionLost) as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=greet, daemon=True)
+        thread.start()
+        mirror.raw_send(bytes(NONCE))
+        proof = mirror.raw_receive(32)
+        mirror.raw_receive(NONCE)
+        mirror.raw_send(proof)
+        thread.join(PATIENCE_S)
+        assert isinstance(outcome[0], FencedError)
+
+
+@pytest.mark.parametrize("frames", [[b""], [b"a", b"bc" * 100_000, b""]])
+def test_frames_come_out_whole_and_in_order(frames: list[bytes]) -> None:
+    with socket_pair() as (one, other):
+        sender, receiver = Connection(one), Connection(other)
+        thread = threading.Thread(target=lambda: [sender.send(frame) for frame in frames], daemon=True)
+        thread.start()
+        assert [receiver.receive() for _ in frames] == frames
+        thread.join(PATIENCE_S)
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_any_memory_is_taken() -> None:
+    with socket_pair() as (one, other):
+        one.sendall(struct.pack(">I", LARGEST_FRAME + 1))
+        with pytest.raises(ConnectionLost, match=str(LARGEST_FRAME)):
+            Connection(other).receive()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\5ab"])
+def test_an_end_in_the_middle_is_a_lost_connection(sent: bytes) -> None:
+    with socket_pair() as (one, other):
+        one.sendall(sent)
+        one.close()
+        with pytest.raises(ConnectionLost):
+            Connection(other).receive()
+
+
+def test_sending_into_a_closed_connection_is_a_lost_connection() -> None:
+    with socket_pair() as (one, other):
+        connection = Connection(one)
+        connection.close()
+        with pytest.raises(ConnectionLost):
+            connection.send(b"x")
+        with pytest.raises(ConnectionLost):
+            connection.raw_send(b"x")
+        other.close()
