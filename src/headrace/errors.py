@@ -1,26 +1,26 @@
 """Every error Headrace raises, as one tree.
 
-    HeadraceError
-    ├── JobDefinitionError          the program is wrong: fix it before it can start
-    │   ├── DuplicateUidError
-    │   ├── StateConflictError      one state name, two shapes
-    │   ├── KeyedStateError         state or timers used where there is no key
-    │   └── TypeMismatchError       a value that its declared type cannot hold
-    ├── ConfigurationError          a setting is wrong: the message names it and the wanted value
-    │   └── MissingDependencyError
-    ├── RecordError                 a record that cannot be handled
-    │   ├── InvalidKeyError
-    │   └── UserFunctionError       the user's own code raised
-    ├── CheckpointError             one checkpoint did not complete; the job goes on
-    ├── StorageError                checkpoint storage refused or failed
-    ├── RestoreError                a checkpoint cannot be restored as asked
-    │   ├── DamagedCheckpointError
-    │   └── UnsupportedFormatError
-    ├── JobFailedError              the job ended and will not restart
-    ├── JobOwnedError               another live driver owns the job directory
-    ├── FencedError                 this driver or task belongs to an older attempt
-    ├── CommitFailedError           nothing happened: retry freely
-    └── CommitOutcomeUnknownError   it may have landed: keep every file, ask the sink on recovery
+HeadraceError
+├── JobDefinitionError          the program is wrong: fix it before it can start
+│   ├── DuplicateUidError
+│   ├── StateConflictError      one state name, two shapes
+│   ├── KeyedStateError         state or timers used where there is no key
+│   └── TypeMismatchError       a value that its declared type cannot hold
+├── ConfigurationError          a setting is wrong: the message names it and the wanted value
+│   └── MissingDependencyError
+├── RecordError                 a record that cannot be handled
+│   ├── InvalidKeyError
+│   └── UserFunctionError       the user's own code raised
+├── CheckpointError             one checkpoint did not complete; the job goes on
+├── StorageError                checkpoint storage refused or failed
+├── RestoreError                a checkpoint cannot be restored as asked
+│   ├── DamagedCheckpointError
+│   └── UnsupportedFormatError
+├── JobFailedError              the job ended and will not restart
+├── JobOwnedError               another live driver owns the job directory
+├── FencedError                 this driver or task belongs to an older attempt
+├── CommitFailedError           nothing happened: retry freely
+└── CommitOutcomeUnknownError   it may have landed: keep every file, ask the sink on recovery
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ ROCKSDB_WRITE_BUFFER = Option(
 ROCKSDB_BLOCK_CACHE = Option(
     "state.backend.rocksdb.block.cache-size", SIZE, 64 * 2**20, "RocksDB's cache of blocks, shared by all states."
 )
-ROCKSDB_BLOCK_SIZE = Option("state.backend.rocksdb.block.blocksize", SIZE, 8 * 2**10, "Size of a block of a file.")
+ROCKSDB_BLOCK_SIZE = Option("state.backend.rocksdb.block.blocksize", SIZE, 4 * 2**10, "Size of a block of a file.")
 ROCKSDB_OPEN_FILES = Option("state.backend.rocksdb.files.open", INTEGER, 256, "Most files a database keeps open.")
 ROCKSDB_THREADS = Option("state.backend.rocksdb.thread.num", INTEGER, 2, "Threads for flushes and compactions.")
 ROCKSDB_TARGET_FILE = Option(

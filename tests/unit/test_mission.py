@@ -43,10 +43,14 @@ def mission() -> list[MissionRow]:
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """Names of the tests of a file, read without importing it."""
-    tree = ast.parse(path.read_text())
-    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return frozenset(node.name for node in functions if node.name.startswith("test_"))
+    """The tests of a file as pytest names them, `test_…` or `Class::test_…`, read without importing it."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return frozenset(name for name in found if name.rpartition("::")[2].startswith("test_"))
 
 
 def test_every_point_of_the_mission_has_one_row_in_order() -> None:

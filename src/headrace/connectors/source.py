@@ -78,14 +78,14 @@ class ReaderContext:
 class SourceReader(ABC, Generic[SplitT]):
     """Reads splits. All methods are called on one thread, never concurrently; none may block."""
 
-    def open(self) -> None:  # noqa: B027 - optional for implementers
+    def open(self) -> None:
         """Called once per attempt, before the first split arrives."""
 
     @abstractmethod
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         """Take these splits, from their positions on."""
 
-    def no_more_splits(self) -> None:  # noqa: B027 - optional for implementers
+    def no_more_splits(self) -> None:
         """No further split will be added; after the last one `poll` may answer `ENDED`."""
 
     @abstractmethod
@@ -103,10 +103,10 @@ class SourceReader(ABC, Generic[SplitT]):
     def snapshot(self) -> list[SplitT]:
         """All unfinished splits with the position behind the last record that `poll` returned."""
 
-    def checkpoint_complete(self, checkpoint_id: int) -> None:  # noqa: B027 - optional for implementers
+    def checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is durable: positions may be told to the outside (a consumer group, say)."""
 
-    def close(self) -> None:  # noqa: B027 - optional for implementers
+    def close(self) -> None:
         """Called once, also after a failure. Releases everything `open` took."""
 
 
@@ -129,7 +129,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     discovery_interval_ms: int | None = None
     """How often `discover` is called; None for never."""
 
-    def start(self) -> None:  # noqa: B027 - optional for implementers
+    def start(self) -> None:
         """Called once per attempt before any reader asks, after `add_splits_back` of restored splits."""
 
     @abstractmethod
@@ -140,14 +140,14 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     def add_splits_back(self, splits: Sequence[SplitT]) -> None:
         """Splits that readers had when the restored checkpoint was taken, with their positions."""
 
-    def discover(self) -> None:  # noqa: B027 - optional for implementers
+    def discover(self) -> None:
         """Look for new splits. Called every `discovery_interval_ms`."""
 
     @abstractmethod
     def snapshot_state(self) -> bytes:
         """What this enumerator must remember, without splits that were assigned. No pickle."""
 
-    def close(self) -> None:  # noqa: B027 - optional for implementers
+    def close(self) -> None:
         """Called once at the end of the attempt."""
 
 

@@ -7,6 +7,7 @@ makes to `outputs`; it never knows whether the next operator stands in the same 
 
 from __future__ import annotations
 
+import os
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ from headrace.checkpoint.handles import (
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.state.backend import FileStore, KeyedStateBackend, SnapshotWork
+
+_OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Frames below this directory are ours; a user's line is the last one that is not."""
 
 Emit = Callable[[Any, int | None], None]
 BackgroundWork = Callable[[], Callable[[], None] | None]
@@ -260,7 +264,7 @@ def failure_in(operator: Operator, record: Any, error: BaseException) -> UserFun
     if isinstance(error, UserFunctionError):
         return error
     context = operator.context
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/headrace/" not in f.filename]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
     location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "inside Headrace"
     shown = _short(record)
     own = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"

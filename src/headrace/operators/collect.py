@@ -37,9 +37,11 @@ class CollectOperator(Operator):
         self._collector = collector
         self._values: list[Any] = []
         self._send_at_ms = 0
+        self.records = 0
         self._prepared: list[PreparedItem] = []
 
     def process(self, value: Any, timestamp: int | None) -> None:
+        self.records += 1
         if not self._values:
             self._send_at_ms = self.context.now_ms() + SEND_AFTER_MS
         self._values.append(value)

@@ -27,6 +27,7 @@ class SinkOperator(Operator):
         self._restored_state: bytes | None = None
         self._committer: Committer | None = None
         self._opened = False
+        self.records = 0
 
     def restore(self, restored: Restored, store: FileStore) -> None:
         # Items of the restored checkpoint were committed by the driver before this task began.
@@ -54,6 +55,7 @@ class SinkOperator(Operator):
             raise failure_in(self, "(none: opening the sink)", error) from error
 
     def process(self, value: Any, timestamp: int | None) -> None:
+        self.records += 1
         try:
             self._writer.write(value, timestamp)
         except Exception as error:

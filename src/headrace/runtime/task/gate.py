@@ -12,6 +12,9 @@ come are **logged** after it, and the log is channel state:
     aligned with timeout    snapshot in between; both
     at-least-once           snapshot at the last barrier; no cell is set aside, nothing is logged
 
+Only records are logged. Splits are dealt anew on every restore, so a producer that had ended may be given one
+and go on: an end or a watermark from before would be a lie, and all producers say theirs again.
+
 To a task with sources its control connection is one more channel (`CONTROL`): a trigger is the barrier, a
 split assignment is a cell. A task with sources never snapshots before its trigger, because splits
 assigned before it are no longer in the enumerator's state; and what is assigned after it waits for the snapshot
@@ -28,7 +31,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.task.cells import BARRIER, Barrier
+from headrace.runtime.task.cells import BARRIER, RECORDS, Barrier
 from headrace.runtime.task.spill import Queued, SpillQueue
 
 CONTROL = -1
@@ -148,7 +151,7 @@ class InputGate:
             self.inbox_bytes += len(data)
             if data[0] == BARRIER:
                 urgent = self._notice(channel, Barrier.decode(data))
-            else:
+            elif data[0] == RECORDS:
                 current = self._logging()
                 if current is not None and channel not in current.arrived:
                     current.log.append((channel, data))
@@ -432,9 +435,9 @@ class InputGate:
             if data[0] == BARRIER:
                 if Barrier.decode(data).checkpoint_id == barrier_id:
                     current.arrived.add(channel)
-                continue
-            current.log.append((channel, data))
-            current.log_bytes += len(data)
+            elif data[0] == RECORDS:
+                current.log.append((channel, data))
+                current.log_bytes += len(data)
         self._release_aside()
         complete = current.arrived >= self._channels
         if complete:

@@ -19,6 +19,7 @@ from headrace import failpoints
 from headrace.connectors.source import PollStatus
 from headrace.errors import CheckpointFailure
 from headrace.operators.base import Attention, Block, Operator
+from headrace.operators.collect import CollectOperator
 from headrace.operators.sink import SinkOperator
 from headrace.runtime.control.messages import (
     Abort,
@@ -109,7 +110,7 @@ class Mailbox:
         self._sources = [s for s in subtasks if s.source is not None]
         self._operators = [o for s in subtasks for o in s.operators.values()]
         self._timed = [o for o in self._operators if type(o).next_processing_time is not Operator.next_processing_time]
-        self._has_sink = any(isinstance(o, SinkOperator) for o in self._operators) or self._output.is_last_level
+        self._ends = [o for o in self._operators if isinstance(o, SinkOperator | CollectOperator)]
         self._letters: deque[Any] = deque()
         """Out-of-band messages and results of background work, in order of arrival."""
         self._block: Block | None = None
@@ -288,7 +289,7 @@ class Mailbox:
         cell[1].head.process_block(block, self._attention)
         if block.position >= len(block.values):
             self._block = self._block_cell = None
-            if self._has_sink and self._clock.born_us:
+            if self._ends and self._clock.born_us:
                 self._latency_ms = time.time_ns() / 1e6 - self._clock.born_us / 1e3
 
     def _rest_of_block(self) -> list[Queued]:
@@ -485,7 +486,7 @@ class Mailbox:
                 records_in=self._records_in,
                 records_out=sum(w.records for w in self._writers),
                 records_read=read,
-                records_written=self._records_in if self._has_sink else 0,
+                records_written=sum(o.records for o in self._ends),
                 watermark=min(watermarks) if watermarks else None,
                 latency_ms=self._latency_ms,
                 busy=min(1.0, self._busy_s / passed),

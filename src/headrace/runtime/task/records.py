@@ -54,6 +54,7 @@ _EXACT: Final = {"STRING": str, "LONG": int, "INT": int, "SHORT": int, "BYTE": i
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 _CONTAINERS: Final = frozenset({tuple, list, dict, set, frozenset})
+_TUPLES: Final = frozenset({tuple})
 _DEEPEST: Final = 64
 _MOST_PARTS: Final = 1 << 22
 
@@ -128,9 +129,12 @@ class EdgeCodec:
     def _comes_back(self, rows: list[tuple[Any, ...]]) -> bool:
         """Whether these rows would come out of columns just as they are, so that few of them may do without."""
         exact = self._exact
-        return exact is not None and all(
-            len(row) == len(exact) and all(v is None or type(v) is c for v, c in zip(row, exact, strict=True))
-            for row in rows
+        if exact is None:
+            return False
+        shapes = {tuple(map(type, row)) for row in rows}
+        return all(
+            shape == exact or all(found in (c, type(None)) for found, c in zip(shape, exact, strict=True))
+            for shape in shapes
         )
 
     def encode_columns(
@@ -217,6 +221,8 @@ def _is_plain(values: Collection[Any], depth: int = 0) -> bool:
     found = set(map(type, values))
     kinds = found - _SCALARS
     if not kinds:
+        return True
+    if found == _TUPLES and _SCALARS.issuperset(set(map(type, chain.from_iterable(values)))):
         return True
     if depth > _DEEPEST or not kinds <= _CONTAINERS:
         return False

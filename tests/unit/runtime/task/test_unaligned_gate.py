@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from gate_examples import Bench, cell
 
-from headrace.runtime.task.cells import Barrier
-from headrace.runtime.task.gate import CONTROL, TakeSnapshot
+from headrace.runtime.task.cells import NUDGE_CELL, Address, Barrier, end_cell, idle_cell, watermark_cell
+from headrace.runtime.task.gate import CONTROL, Deliver, TakeSnapshot
 
+HERE = Address(0, 1, 0)
 ONE = Barrier(1, unaligned=True)
 TWO = Barrier(2, unaligned=True)
 
@@ -139,6 +140,25 @@ def test_reading_goes_on_beyond_the_limit_while_a_checkpoint_logs_and_the_log_ha
     bench.arrive(1, ONE)
     assert bench.one() == "log 1: b3"
     assert not bench.gate.may_read_on(size)
+
+
+def test_only_records_are_in_flight_because_producers_say_watermarks_and_ends_again() -> None:
+    """After a restore the producer may be given another's split: its old END or watermark would be a lie."""
+    bench = unaligned(0, 1)
+    said = (watermark_cell(HERE, 5), idle_cell(HERE, True), end_cell(HERE), NUDGE_CELL)
+    for data in said:
+        bench.gate.arrive(1, data)
+    bench.arrive(1, "b1").arrive(0, ONE)
+    assert bench.one() == "snapshot 1: b1 ..."
+    for data in said:
+        bench.gate.arrive(1, data)
+    bench.arrive(1, "b2", ONE)
+    assert bench.one() == "log 1: b2"
+    delivered = []
+    while (event := bench.gate.take()) is not None:
+        assert isinstance(event, Deliver)
+        delivered.append(event.item)
+    assert delivered == [*said, cell("b1"), *said, cell("b2")]
 
 
 # -- aligned with timeout
