@@ -184,7 +184,7 @@ ALL: tuple[Measure, ...] = (
     ),
     Measure(
         "throughput-vs-bytewax",
-        "10,000 keys, heap, against Bytewax 0.21, a function per record (`stateful_flat_map`), best of 1 and 2 processes",
+        "10,000 keys, heap, against Bytewax 0.21, per record (`stateful_flat_map`), best of 1 or 2 processes",
         headrace(data=K10),
         Run(
             "bytewax",
