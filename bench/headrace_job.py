@@ -339,7 +339,7 @@ def recovery(args: argparse.Namespace) -> dict[str, Any]:
     os.kill(client.get_status_report().task_pids["1.0"], signal.SIGKILL)
     killed = time.time()
     result = client.get_job_execution_result().result()
-    first = min(float(p.read_text()) for p in notes.iterdir() if p.name != "first-1")
+    first = min(float(p.read_text()) for p in notes.iterdir() if p.name != "first-0")
     alerts, _ = sink.counted()
     return {
         "records": rows,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.connectors.collection import CollectionSource
 from headrace.connectors.source import Source
@@ -162,6 +164,16 @@ class StreamExecutionEnvironment:
         if not isinstance(source, Source):
             hint = f" Write {source.__name__}(...)." if isinstance(source, type) and issubclass(source, Source) else ""
             raise JobDefinitionError(f"from_source() got {source!r}; wanted a Source object.{hint}")
+        split_type = getattr(source, "split_type", None)
+        if (
+            isinstance(split_type, type)
+            and issubclass(split_type, msgspec.Struct)
+            and split_type.__module__ == "__main__"
+        ):
+            raise JobDefinitionError(
+                f'The split type {split_type.__name__} of source "{source_name}" is a msgspec.Struct of the program '
+                "itself, which does not reach the workers. Make it a dataclass, or move it into a module of its own."
+            )
         produced = source.produced_type
         declared = produced if type_info is None else type_of(type_info)
         if produced is not None and declared != produced:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from headrace.connectors.print import PrintSink
 from headrace.connectors.sink import Sink
@@ -212,6 +212,15 @@ class DataStream:
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Print each record where its task runs."""
         return DataStreamSink(self._declare("print", SinkFactory(PrintSink(sink_identifier)), None))
+
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: None = None) -> CloseableIterator: ...
+
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None = None, *, limit: int) -> list[Any]: ...
+
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None, limit: int) -> list[Any]: ...
 
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None

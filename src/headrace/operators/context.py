@@ -74,7 +74,7 @@ class StreamRuntimeContext(RuntimeContext):
         return self._context.subtask
 
     def get_attempt_number(self) -> int:
-        return self._context.attempt
+        return self._context.attempt - 1
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
         return self._context.job_parameters.get(key, default_value)

@@ -15,10 +15,10 @@ from headrace.operators.factories import (
     WithStateFactory,
 )
 from headrace.operators.functions import Function
+from headrace.plan.buffers import bytes_in_flight
 from headrace.plan.graph import Chain, Custom, Edge, Hash, JobPlan, Node, Partitioning, StreamGraph
 from headrace.plan.guarantees import JobGuarantee, Promise, guarantees
 from headrace.plan.settings import BackendOptions, CheckpointingMode, CheckpointSettings, JobSettings
-from headrace.runtime.spark.settings import bytes_in_flight
 
 _LABEL_WIDTH = 12
 

@@ -11,11 +11,11 @@ from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.connectors.sink import SinkGuarantee
 from headrace.operators.factories import ReduceFactory, WithStateFactory
+from headrace.plan.buffers import bytes_in_flight
 from headrace.plan.explain import describe_checkpointing, execution_plan, explain, explain_json
 from headrace.plan.graph import Broadcast, Hash, KeySpec, Rebalance
 from headrace.plan.restart import FixedDelayRestart
 from headrace.plan.settings import CheckpointingMode, CheckpointSettings, JobSettings
-from headrace.runtime.spark.settings import bytes_in_flight
 from headrace.types.information import Types
 
 SETTINGS = JobSettings("Bead counts", "bead-counts")

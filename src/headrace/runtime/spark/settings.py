@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from headrace.errors import ConfigurationError
+from headrace.plan.buffers import LARGEST_BUFFER, READER_BYTES, WRITER_BYTES, network_buffer_size, writer_bytes
 from headrace.runtime.spark.errors import SettingMismatch
 
 WORKING_VERSIONS = "4.3"
@@ -24,15 +25,6 @@ DAEMON_MODULE = "headrace.runtime.spark.daemon"
 NETWORK_BUFFER_SIZE = "spark.shuffle.streaming.networkBufferSize"
 WRITER_MAX_MEMORY = "spark.shuffle.streaming.writerMaxMemory"
 READER_MAX_MEMORY = "spark.shuffle.streaming.readerMaxMemory"
-
-_MEMORY_BYTES = 512 * 1024
-_LARGEST_BUFFER = 128 * 1024
-_SMALLEST_BUFFER = 16 * 1024
-# What Spark's writer takes off its budget for the buffers of TCP before it counts its own.
-_TCP_ALLOWANCE = 65 * 1024
-# Spark's writer keeps at least this many buffers for each partition, whatever its budget says.
-_BUFFERS_PER_PARTITION = 2
-_WRITER_BYTES = _MEMORY_BYTES + _TCP_ALLOWANCE
 
 STATIC_SETTINGS: dict[str, str] = {
     # A writer thread of its own towards Python: output is read while input waits. Without it a task that has
@@ -53,12 +45,12 @@ STATIC_SETTINGS: dict[str, str] = {
     # could still do counts for the next attempt, which waits for the slot.
     "spark.python.task.killTimeout": "100ms",
     # Bytes in flight between two tasks. A barrier has to pass them all: 32 MB each by default.
-    WRITER_MAX_MEMORY: str(_WRITER_BYTES),
-    READER_MAX_MEMORY: str(_MEMORY_BYTES),
+    WRITER_MAX_MEMORY: str(WRITER_BYTES),
+    READER_MAX_MEMORY: str(READER_BYTES),
     # The latency of a hop: a buffer that is not full leaves after this long. 50 by default.
     "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "2",
-    # At least the usual cell. See `network_buffer_size`.
-    NETWORK_BUFFER_SIZE: str(_LARGEST_BUFFER),
+    # At least the usual cell. See `plan/buffers.py`.
+    NETWORK_BUFFER_SIZE: str(LARGEST_BUFFER),
     # All tasks of a job start at once or not at all: a half-started one would wait for the rest for ever.
     "spark.scheduler.pipelinedGroup.slotCheck.enabled": "true",
     # A second copy of a task would write a second copy of its state.
@@ -119,19 +111,6 @@ _NOT_REQUIRED = frozenset(
 )
 
 
-def network_buffer_size(largest_level_slots: int) -> int:
-    """Bytes of one shuffle buffer for a job whose widest level has this many slots.
-
-    A writer keeps two buffers for every slot of the next level, however small its budget, so bytes in flight grow with
-    the square of the slots unless the buffers shrink. A cell larger than the buffer still travels, in one of its own.
-    """
-    fair = _MEMORY_BYTES // (_BUFFERS_PER_PARTITION * largest_level_slots)
-    size = _LARGEST_BUFFER
-    while size > fair and size > _SMALLEST_BUFFER:
-        size //= 2
-    return size
-
-
 def spark_conf(total_slots: int, largest_level_slots: int) -> dict[str, str]:
     """All static settings for a job, to be given to Spark before it starts.
 
@@ -142,20 +121,11 @@ def spark_conf(total_slots: int, largest_level_slots: int) -> dict[str, str]:
             f"largest_level_slots is {largest_level_slots} and total_slots is {total_slots}: wanted at least 1, "
             "and no level wider than the job."
         )
-    buffer = network_buffer_size(largest_level_slots)
-    # Spark takes this minimum anyway, and warns at every task unless the budget admits it.
-    minimum = _BUFFERS_PER_PARTITION * largest_level_slots * buffer + _TCP_ALLOWANCE
     return {
         **STATIC_SETTINGS,
-        NETWORK_BUFFER_SIZE: str(buffer),
-        WRITER_MAX_MEMORY: str(max(_WRITER_BYTES, minimum)),
+        NETWORK_BUFFER_SIZE: str(network_buffer_size(largest_level_slots)),
+        WRITER_MAX_MEMORY: str(writer_bytes(largest_level_slots)),
     }
-
-
-def bytes_in_flight(total_slots: int, largest_level_slots: int) -> int:
-    """The most that Spark holds between the tasks of a job, for `explain`: all writers and all readers full."""
-    conf = spark_conf(total_slots, largest_level_slots)
-    return total_slots * (int(conf[WRITER_MAX_MEMORY]) + int(conf[READER_MAX_MEMORY]))
 
 
 def wrong_settings(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[SettingMismatch]:

@@ -17,14 +17,16 @@ from headrace.runtime.task.edges import EdgeWriter
 from headrace.runtime.task.records import EdgeCodec
 from headrace.runtime.task.routing import producers_of
 from headrace.types.columns import batch_to_values
+from headrace.types.conforming import conformer
 from headrace.types.information import TypeInformation
 
 
 class ChainOutputs(Outputs):
     """Where one operator's results go: operators in the same task are called, edges are written to."""
 
-    def __init__(self, output_type: TypeInformation | None) -> None:
+    def __init__(self, output_type: TypeInformation | None, name: str) -> None:
         self._output_type = output_type
+        self._conform = conformer(output_type, f'output of operator "{name}"')
         self._operators: list[Operator] = []
         self._writers: list[EdgeWriter] = []
         self._side: dict[str, list[Emit]] = {}
@@ -49,15 +51,17 @@ class ChainOutputs(Outputs):
     def seal(self) -> None:
         """All targets are known: bind `emit` to the one target, or to a loop over several."""
         targets: list[Emit] = [o.process for o in self._operators] + [w.append for w in self._writers]
-        if len(targets) == 1:
-            self.emit = targets[0]
-        elif targets:
+        if not targets:
+            return
+        only, conform = targets[0], self._conform
+        if len(targets) > 1:
 
             def emit_to_all(value: Any, timestamp: int | None) -> None:
                 for target in targets:
                     target(value, timestamp)
 
-            self.emit = emit_to_all
+            only = emit_to_all
+        self.emit = only if conform is None else lambda value, timestamp: only(conform(value), timestamp)
 
     def emit_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> None:
         for writer in self._writers:
@@ -201,7 +205,7 @@ def build_subtask(
     outputs: dict[int, ChainOutputs] = {}
     # From the last to the first, so that every operator's targets exist when it is set up.
     for node in reversed(nodes):
-        out = outputs[node.id] = ChainOutputs(node.output_type)
+        out = outputs[node.id] = ChainOutputs(node.output_type, node.name)
         for edge in graph.outputs(node.id):
             if edge.id in plan.exchanged:
                 writer = make_writer(edge, node, subtask)

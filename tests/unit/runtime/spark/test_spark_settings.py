@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigurationError
+from headrace.plan.buffers import bytes_in_flight, network_buffer_size
 from headrace.runtime.spark.errors import SettingMismatch, SparkSettingsError
 from headrace.runtime.spark.settings import (
     NETWORK_BUFFER_SIZE,
     READER_MAX_MEMORY,
     STATIC_SETTINGS,
     WRITER_MAX_MEMORY,
-    bytes_in_flight,
-    network_buffer_size,
     spark_conf,
     wrong_settings,
 )
