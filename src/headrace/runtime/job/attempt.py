@@ -393,9 +393,11 @@ class Attempt:
                 self._trigger(action)
             case act.Publish():
                 return self._publish(action)
-            case act.NotifyComplete(checkpoint_id):
-                shared = tuple(sorted(shared_files_of(self._retained[checkpoint_id])))
-                self._to_all(msg.Complete(checkpoint_id, shared))
+            case act.NotifyComplete(checkpoint_id, commit):
+                # A savepoint that does not stop the job commits nothing: recovery would write its output again.
+                if commit:
+                    shared = tuple(sorted(shared_files_of(self._retained[checkpoint_id])))
+                    self._to_all(msg.Complete(checkpoint_id, shared))
             case act.NotifyAbort(checkpoint_id, failure):
                 self._enumerator_states.pop(checkpoint_id, None)
                 self._to_all(msg.Abort(checkpoint_id))

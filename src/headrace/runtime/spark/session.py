@@ -23,7 +23,13 @@ from headrace.errors import ConfigurationError
 from headrace.runtime.spark.errors import SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.java import find_java, launcher_home
 from headrace.runtime.spark.pipelined import JavaObject, probe
-from headrace.runtime.spark.settings import LOCAL_SETTINGS, SESSION_SETTINGS, spark_conf, wrong_settings
+from headrace.runtime.spark.settings import (
+    LOCAL_JVM_OPTIONS,
+    LOCAL_SETTINGS,
+    SESSION_SETTINGS,
+    spark_conf,
+    wrong_settings,
+)
 
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
@@ -203,7 +209,8 @@ def _start(wanted: Mapping[str, str], app_name: str, master: str) -> SparkSessio
     builder = builder.config("spark.pyspark.python", sys.executable).config(
         "spark.pyspark.driver.python", sys.executable
     )
-    builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}")
+    options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(LOCAL_JVM_OPTIONS if local else ())]
+    builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
     if local or master.startswith("local-cluster["):
         builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(_extra_module_paths()))
     with _environment(local):

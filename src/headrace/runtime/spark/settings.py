@@ -83,6 +83,13 @@ LOCAL_SETTINGS: dict[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+LOCAL_JVM_OPTIONS = (
+    # The JVM beside the workers only copies cells. The optimising compiler and a concurrent collector would take the
+    # cores that the workers need: without them a job started sooner and ran 1.5 times as fast on two cores.
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+)
+
 _SPARK_DEFAULTS: dict[str, str] = {
     # Where a setting that is absent is as good as set.
     "spark.python.use.daemon": "true",
