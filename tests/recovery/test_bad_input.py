@@ -73,6 +73,18 @@ def test_a_key_that_cannot_be_one_is_named_with_its_record(bench: Any, start: An
     assert error.record == "3"
 
 
+def test_a_key_selector_that_raises_is_shown_with_its_own_line(bench: Any, start: Any) -> None:
+    def build(stream: Any) -> Any:
+        keyed = stream.key_by(lambda value: {1: "a", 2: "b"}[value])
+        return keyed.map_with_state(lambda v, n: (v, 1), state_type=int).uid("counts")
+
+    error = failing(bench, start, build, [1, 2, 3, 4])
+    assert isinstance(error, UserFunctionError)
+    assert "KeyError: 3" in str(error)
+    assert error.record == "3"
+    assert error.location.startswith(__file__)
+
+
 def test_a_value_its_declared_type_cannot_hold_is_named_with_its_operator(bench: Any, start: Any) -> None:
     def build(stream: Any) -> Any:
         typed = stream.map(lambda v: v if v != 3 else "three", output_type=Types.LONG()).uid("typed").name("typed")

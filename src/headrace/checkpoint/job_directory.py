@@ -103,16 +103,24 @@ class JobDirectory:
         return run
 
     def claim_attempt(self) -> AttemptId:
-        """Take the next attempt number; from now on every older attempt is fenced off."""
+        """Take the next attempt number; from now on every older attempt is fenced off.
+
+        A run goes on counting where the one before it ended, so that what a sink names by attempt is named once.
+        """
+        before = self._last_attempt_of_run(self._run - 1)
         claim = {"pid": os.getpid(), "host": socket.gethostname(), "started_ms": self._clock_ms()}
         while True:
-            attempt = self.newest_attempt() + 1
+            attempt = (self.newest_attempt() or before) + 1
             try:
                 self.storage.create_exclusive(self._path(f"attempt-{attempt:06d}"), _json(claim))
             except AlreadyExistsError:
                 continue
             self._attempt = attempt
             return attempt
+
+    def _last_attempt_of_run(self, run: int) -> AttemptId:
+        start = f"{self.job_id}/run-{run:06d}/attempt-"
+        return max((int(path.removeprefix(start)) for path in self.storage.list(start)), default=0) if run else 0
 
     def newest_attempt(self) -> AttemptId:
         """The highest number claimed in this run; 0 if there is none."""

@@ -73,7 +73,7 @@ def test_an_ended_run_is_followed_by_a_new_one_that_sees_none_of_its_checkpoints
     directory.end("FINISHED")
     again = JobDirectory(storage, "job")
     assert again.open_run() == 2
-    assert again.claim_attempt() == 1
+    assert again.claim_attempt() == 2
     assert again.newest() is None
     assert again.prefix_for(4, 1) == "job/run-000002/chk-000004/attempt-000001"
 

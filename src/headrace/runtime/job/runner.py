@@ -18,6 +18,8 @@ from headrace.checkpoint.location import open_checkpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.errors import (
+    CommitFailedError,
+    CommitOutcomeUnknownError,
     ConfigurationError,
     FencedError,
     HeadraceError,
@@ -218,7 +220,10 @@ class JobRun:
         )
         own_id = metadata.checkpoint_id if metadata is not None and not source else None
         directory.record_restored(number, own_id, source)
-        restoration.commit_sinks(self.job_id, number, self.collected)
+        try:
+            restoration.commit_sinks(self.job_id, number, self.collected)
+        except (CommitFailedError, CommitOutcomeUnknownError) as error:
+            return Outcome(End.FAILED, error), None
         retained = [directory.load(ref) for ref in directory.completed()] if not source else []
         self._drop_orphans()
         self.board.update(attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id)

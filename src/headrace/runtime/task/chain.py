@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.operators.base import Emit, Operator, OperatorContext, Outputs
+from headrace.operators.base import Emit, Operator, OperatorContext, Outputs, failure_in
 from headrace.operators.source import SourceOperator
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.plan.graph import Chain, Edge, JobPlan, Node
@@ -48,7 +48,7 @@ class ChainOutputs(Outputs):
             self._side.setdefault(writer.tag, []).append(writer.append)
             self._side_writers.append(writer)
 
-    def seal(self) -> None:
+    def seal(self, operator: Operator) -> None:
         """All targets are known: bind `emit` to the one target, or to a loop over several."""
         targets: list[Emit] = [o.process for o in self._operators] + [w.append for w in self._writers]
         if not targets:
@@ -61,7 +61,18 @@ class ChainOutputs(Outputs):
                     target(value, timestamp)
 
             only = emit_to_all
-        self.emit = only if conform is None else lambda value, timestamp: only(conform(value), timestamp)
+        if conform is None:
+            self.emit = only
+            return
+
+        def emit_conforming(value: Any, timestamp: int | None) -> None:
+            try:
+                fitting = conform(value)
+            except Exception as error:
+                raise failure_in(operator, value, error) from error
+            only(fitting, timestamp)
+
+        self.emit = emit_conforming
 
     def emit_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> None:
         for writer in self._writers:
@@ -214,7 +225,7 @@ def build_subtask(
                 out.add_writer(writer)
             else:
                 out.add_operator(operators[edge.target], edge.tag)
-        out.seal()
+        out.seal(operators[node.id])
         operators[node.id].setup(make_context(node, subtask), out)
     in_edges = graph.inputs(chain.nodes[0])
     codecs = {edge.id: EdgeCodec(edge) for edge in in_edges}
