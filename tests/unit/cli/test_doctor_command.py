@@ -62,7 +62,14 @@ def test_the_same_text_stops_a_job_at_its_start(old_java: Path, tmp_path: Path) 
         "env.execute('one')\n"
     )
     # A process of its own: in this one Spark may run already, and then no Java is looked for.
-    command = [sys.executable, "-m", "headrace.cli", "run", str(job)]
+    program = (
+        "from pathlib import Path\n"
+        "from headrace.cli.main import main\n"
+        "from headrace.runtime.spark import java\n"
+        f"java._SYSTEM_JVMS, java._wheel_home = Path({str(tmp_path / 'none')!r}), lambda: None\n"
+        f"main(['run', {str(job)!r}])\n"
+    )
+    command = [sys.executable, "-c", program]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 3
     assert f"{old_java} is Java 8" in result.stderr
