@@ -292,7 +292,7 @@ HEAP_FORK_THRESHOLD = Option(
 ROCKSDB_CACHE_ENTRIES = Option(
     "state.backend.rocksdb.object-cache.entries",
     INTEGER,
-    200_000,
+    1_000_000,
     "Decoded entries that each subtask keeps in memory above RocksDB.",
 )
 ROCKSDB_DIRTY_LIMIT = Option(

@@ -38,7 +38,7 @@ SLICE = 4096
 _PATIENCE = 4
 """How many times its bound dirty may grow while files are being linked."""
 _HEAVY_BYTES = 8 << 20
-_BYTES_PER_ENTRY = 512
+BYTES_PER_ENTRY = 64
 
 
 class CacheKeeper:
@@ -178,14 +178,14 @@ class CachedState(State):
     def _loaded(self, weight: int = 0) -> None:
         """An entry came into the young generation; `weight` are its bytes, if known."""
         keeper = self._keeper
-        keeper.loaded += 1 + weight // _BYTES_PER_ENTRY
+        keeper.loaded += 1 + weight // BYTES_PER_ENTRY
         if keeper.loaded > keeper.generation_size:
             keeper.change_generations()
 
     def _weigh(self, size: int) -> None:
         """A large value was put in: entries alone would not bound the memory."""
         self._heavy += size
-        self._keeper.loaded += size // _BYTES_PER_ENTRY
+        self._keeper.loaded += size // BYTES_PER_ENTRY
         if self._heavy > _HEAVY_BYTES:
             self._keeper.linked.wait()
             while self.write_slice():

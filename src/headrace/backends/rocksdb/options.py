@@ -13,8 +13,9 @@ class RocksDBOptions:
 
     incremental: bool = True
     """Upload only files that the last completed checkpoint does not have; False: all of them, every time."""
-    cache_entries: int = 200_000
-    """Decoded entries kept in memory above the database, over all states; half a KiB of a value counts as one more."""
+    cache_entries: int = 1_000_000
+    """Decoded entries kept in memory above the database, over all states, about 150 MB of numbers; every 64 bytes of a
+    longer value count as one more."""
     dirty_limit: int = 10_000
     """Changed entries not yet in the database, over all states. The barrier waits for them to be written."""
     write_buffer_mb: int = 16

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.backends.elements import StateRules, reduce_function_of
-from headrace.backends.rocksdb.cache import MISSING, CachedState, CacheKeeper
+from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, MISSING, CachedState, CacheKeeper
 from headrace.backends.rocksdb.containers import RocksListState, RocksMapState
 from headrace.backends.rocksdb.database import Family
 from headrace.errors import JobDefinitionError
@@ -129,8 +129,12 @@ class SizedValueState(RocksValueState):
         key = self._key()
         stored = None if value is None else self._admit(value)
         self._set(key, stored)
-        if stored is not None and len(stored) > _LARGE_BYTES:
-            self._weigh(len(stored))
+        if stored is not None:
+            size = len(stored)
+            if size > _LARGE_BYTES:
+                self._weigh(size)
+            else:
+                self._keeper.loaded += size // BYTES_PER_ENTRY
 
 
 class PackedValueState(SizedValueState):
