@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,8 @@ class FillState(KeyedProcessFunction):
         self.value.update(self._value)
 
 
-class Count(msgspec.Struct):
+@dataclass
+class Count:
     """A transaction of `CountSink`: how many records it holds and when the last of them came."""
 
     name: str
