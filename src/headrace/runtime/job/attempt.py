@@ -37,7 +37,7 @@ from headrace.runtime.control.server import ControlServer, TaskJoined, TaskKey, 
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
 from headrace.runtime.job.restoration import Restoration
-from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard
+from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard, now_ms
 from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.spark.submit import LevelSpec, SparkJob
 from headrace.runtime.task.deployment import LevelDeployment, without_other_levels
@@ -148,8 +148,6 @@ class Attempt:
         )
         self._enumerators = Enumerators(plan, self._send_to_reader)
         self._enumerator_states: dict[int, dict[str, bytes]] = {}
-        self._known_shared: dict[int, tuple[str, ...]] = {}
-        self._joined: set[TaskKey] = set()
         self._ready: set[TaskKey] = set()
         self._pids: dict[str, int] = {}
         self._released = False
@@ -250,15 +248,15 @@ class Attempt:
                 outcome = self._on_time()
             if outcome is not None:
                 if outcome.end is not End.FINISHED:
-                    self._perform(self._lifecycle.handle(facts.Stopping(), _now_ms()))
+                    self._perform(self._lifecycle.handle(facts.Stopping(), now_ms()))
                 return outcome
 
     def _patience(self) -> float:
-        now_ms = _now_ms()
+        wall_ms = now_ms()
         waits = [self._tick_at - time.monotonic(), 1.0]
-        wakeup = self._lifecycle.next_wakeup_ms(now_ms)
+        wakeup = self._lifecycle.next_wakeup_ms(wall_ms)
         if wakeup is not None:
-            waits.append((wakeup - now_ms) / 1_000)
+            waits.append((wakeup - wall_ms) / 1_000)
         if self._lost is not None:
             waits.append(self._lost[0] + CAUSE_WAIT_S - time.monotonic())
         return max(0.0, min(waits))
@@ -267,7 +265,7 @@ class Attempt:
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + 1.0
-            self._enumerators.discover(_now_ms())
+            self._enumerators.discover(now_ms())
             self._board.tick()
         if self._lost is not None and now >= self._lost[0] + CAUSE_WAIT_S:
             return self._failed(self._death(self._lost[1]))
@@ -279,12 +277,11 @@ class Attempt:
                     "not ready. Look at Spark's executors, and whether they reach the driver's control port."
                 )
             )
-        return self._perform(self._lifecycle.handle(facts.Tick(), _now_ms()))
+        return self._perform(self._lifecycle.handle(facts.Tick(), now_ms()))
 
     def _on_event(self, event: Any) -> Outcome | None:
         match event:
             case TaskJoined(task, hello):
-                self._joined.add(task)
                 self._pids[f"{task[0]}.{task[1]}"] = hello.pid
                 self._server.send(task, self._restoration.deploy(*task))
             case TaskSaid(task, message):
@@ -311,7 +308,7 @@ class Attempt:
 
     def _on_message(self, task: TaskKey, message: Any) -> Outcome | None:
         who = facts.TaskId(*task)
-        now = _now_ms()
+        now = now_ms()
         match message:
             case msg.Ready():
                 self._ready.add(task)
@@ -347,8 +344,8 @@ class Attempt:
     def _begin(self) -> None:
         for task in self._tasks:
             self._server.send(task, msg.Start())
-        self._enumerators.start(_now_ms())
-        self._perform(self._lifecycle.handle(facts.TasksRunning(), _now_ms()))
+        self._enumerators.start(now_ms())
+        self._perform(self._lifecycle.handle(facts.TasksRunning(), now_ms()))
         self._board.update(
             status=JobStatus.RUNNING, attempt=self.number, task_pids=dict(self._pids), storage=self._storage_text()
         )
@@ -435,7 +432,7 @@ class Attempt:
             checkpoint_id=action.checkpoint_id,
             kind=action.kind,
             mode="unaligned" if channels else mode,
-            created_ms=_now_ms(),
+            created_ms=now_ms(),
             duration_ms=action.duration_ms,
             operators=operators_of(action.snapshots, self._names),
             enumerators=self._enumerator_states.pop(action.checkpoint_id, {}),
@@ -454,19 +451,19 @@ class Attempt:
             return self._perform(
                 self._lifecycle.handle(
                     facts.PublishFailed(action.checkpoint_id, CheckpointFailure.STORAGE, str(error), unknown),
-                    _now_ms(),
+                    now_ms(),
                 )
             )
         self._retained[action.checkpoint_id] = metadata
         self._report(metadata, action)
-        return self._perform(self._lifecycle.handle(facts.Published(action.checkpoint_id), _now_ms()))
+        return self._perform(self._lifecycle.handle(facts.Published(action.checkpoint_id), now_ms()))
 
     def _report(self, metadata: CheckpointMetadata, action: act.Publish) -> None:
-        duration_ms = _now_ms() - action.triggered_ms
+        duration_ms = now_ms() - action.triggered_ms
         report = CheckpointReport(
             checkpoint_id=metadata.checkpoint_id,
             kind=metadata.kind,
-            completed_at_ms=_now_ms(),
+            completed_at_ms=now_ms(),
             duration_ms=duration_ms,
             size_bytes=metadata.bytes_total,
             uploaded_bytes=metadata.bytes_uploaded,
@@ -544,7 +541,3 @@ def _error_of(message: msg.Failed) -> HeadraceError:
             cause=message.cause,
         )
     return TaskDiedError(message.message)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

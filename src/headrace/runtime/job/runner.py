@@ -7,7 +7,6 @@ import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -38,7 +37,7 @@ from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.restoration import Restoration
-from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
+from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport, now_ms
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle, obtain_session
 
@@ -63,7 +62,7 @@ class JobRun:
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._command: str | None = None
         self._wanted = threading.Event()
-        self._started_ms = _now_ms()
+        self._started_ms = now_ms()
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id)
         self._lease = Lease(settings.checkpointing.storage, settings.job_id)
         self._thread = threading.Thread(target=self._run, name=f"job-{settings.job_id}", daemon=True)
@@ -110,7 +109,7 @@ class JobRun:
                 JobExecutionResult(
                     job_id=self.job_id,
                     name=self._settings.name,
-                    net_runtime_ms=_now_ms() - self._started_ms,
+                    net_runtime_ms=now_ms() - self._started_ms,
                     restarts=report.restarts,
                     checkpoints=report.checkpoints_completed,
                     records_read=report.records_read,
@@ -195,7 +194,7 @@ class JobRun:
         self.board.event("failure", error=type(error).__name__, message=str(error))
         if isinstance(error, _NO_RESTART):
             raise error
-        delay_ms = session.on_failure(_now_ms())
+        delay_ms = session.on_failure(now_ms())
         if delay_ms is None:
             self._raise_final(error)
         self.board.update(status=JobStatus.RESTARTING, restarts=self.board.report.restarts + 1)
@@ -345,7 +344,3 @@ class _OwnInterrupt:
     def undo(self) -> None:
         if self._main and self._before is not None:
             signal.signal(signal.SIGINT, self._before)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

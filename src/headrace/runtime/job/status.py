@@ -119,13 +119,13 @@ class StatusBoard:
 
     def update(self, **changes: Any) -> None:
         with self._lock:
-            self._report = replace(self._report, updated_at_ms=_now_ms(), **changes)
+            self._report = replace(self._report, updated_at_ms=now_ms(), **changes)
             report = self._report
         for listener in self.listeners:
             listener(report)
 
     def event(self, kind: str, **detail: Any) -> None:
-        event = JobEvent(kind, _now_ms(), detail)
+        event = JobEvent(kind, now_ms(), detail)
         for listener in self.event_listeners:
             listener(event)
 
@@ -168,11 +168,12 @@ class StatusBoard:
             written_per_second=max(0.0, (written - written_before) / passed),
             latency_ms=max(latencies) if latencies else None,
             watermark=watermark,
-            watermark_lag_ms=None if watermark is None else max(0, _now_ms() - watermark),
+            watermark_lag_ms=None if watermark is None else max(0, now_ms() - watermark),
             busy=max(t.busy for t in tasks),
             metrics=metrics,
         )
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The wall clock of the driver's side, in milliseconds of the epoch."""
     return time.time_ns() // 1_000_000

@@ -115,7 +115,6 @@ class Mailbox:
         """Out-of-band messages and results of background work, in order of arrival."""
         self._block: Block | None = None
         self._block_cell: tuple[int, ChainSubtask, bytes] | None = None
-        self._polled: dict[str, float] = {}
         self._requested: set[tuple[str, int]] = set()
         self._rest_until: dict[int, float] = {}
         self._backoff: dict[int, float] = {}
@@ -205,14 +204,10 @@ class Mailbox:
         """Wait for a message, input or the next moment at which something is due."""
         self._note_drained()
         self._wakeup.clear()
-        if self._letters or (self._gate.has_input and not self._all_blocked()) or self._attention.raised:
+        if self._letters or self._gate.has_input or self._attention.raised:
             return
         until = self._next_deadline()
         self._wakeup.wait(max(0.0, until - time.monotonic()))
-
-    def _all_blocked(self) -> bool:
-        """Control messages may lie in a gate whose control channel waits for its snapshot."""
-        return self._gate.is_blocked(CONTROL) and not self._gate.has_cells
 
     def _next_deadline(self) -> float:
         now = self._clock.now
