@@ -377,9 +377,6 @@ class InputGate:
                 # The barrier is looked at again after the older checkpoint was given up.
                 self._requeue(channel, barrier)
                 return event
-            newer = any(known > barrier.checkpoint_id for known in self._alignments)
-            if newer and self._mode is GateMode.EXACTLY_ONCE:
-                return None
             current = self._begin(barrier)
         if current.taken:
             current.arrived.add(channel)
@@ -465,7 +462,10 @@ class InputGate:
             self._aside = SpillQueue(self._spill_dir, self._memory_limit)
 
     def _is_over(self, checkpoint_id: int) -> bool:
-        return checkpoint_id <= self._finished or checkpoint_id in self._dropped
+        if checkpoint_id <= self._finished or checkpoint_id in self._dropped:
+            return True
+        # In exactly-once mode the first barrier of a newer checkpoint ends the older ones here, seen before or not.
+        return self._mode is GateMode.EXACTLY_ONCE and any(known > checkpoint_id for known in self._alignments)
 
     def _finish(self, checkpoint_id: int) -> None:
         if self._mode is GateMode.AT_LEAST_ONCE:

@@ -114,6 +114,13 @@ def test_the_next_barrier_gives_up_a_checkpoint_that_still_logs() -> None:
     assert bench.arrive(0, "a1", TWO).all() == ["log 2: a1", "a1"]
 
 
+def test_a_late_barrier_does_not_bring_back_a_checkpoint_that_a_newer_one_has_passed() -> None:
+    bench = unaligned(0, 1).arrive(0, ONE, TWO)
+    assert bench.one() == "snapshot 2:  ..."
+    assert bench.arrive(1, "b1", ONE, "b2").all() == ["b1", "b2"]
+    assert bench.arrive(1, TWO).all() == ["log 2: b1 b2"]
+
+
 def test_a_barrier_of_the_next_checkpoint_inside_the_queue_is_not_taken_for_this_one() -> None:
     bench = unaligned(0, 1).arrive(0, Barrier(3, unaligned=True))
     bench.gate.abort(3)
