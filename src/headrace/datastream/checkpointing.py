@@ -7,6 +7,7 @@ from datetime import timedelta
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.datastream.choices import Choices
 from headrace.durations import Duration, DurationLike, to_millis
+from headrace.errors import ConfigurationError
 from headrace.plan.settings import CheckpointingMode, ExternalizedCheckpointRetention
 
 _UNLIMITED_FAILURES = 2**31 - 1
@@ -29,7 +30,10 @@ class CheckpointConfig:
         return self._choices.checkpointing.mode
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> CheckpointConfig:
-        self._choices.checkpoint(mode=CheckpointingMode(checkpointing_mode))
+        if not isinstance(checkpointing_mode, CheckpointingMode):
+            names = " or ".join(f"CheckpointingMode.{mode.name}" for mode in CheckpointingMode)
+            raise ConfigurationError(f"{checkpointing_mode!r} is no checkpointing mode. Give {names}.")
+        self._choices.checkpoint(mode=checkpointing_mode)
         return self
 
     def get_checkpoint_interval(self) -> int:

@@ -10,6 +10,7 @@ recovery to show.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -141,10 +142,15 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
     def preflight(self) -> None:
         super().preflight()
         probe = self.path / STAGING / f"preflight-{secrets.token_hex(6)}"
+        missing = [folder for folder in probe.parents if not folder.exists()]
         try:
             probe.parent.mkdir(parents=True, exist_ok=True)
             probe.touch()
             probe.unlink()
+            # Something else may refuse the job yet: leave nothing behind.
+            for folder in missing:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
         except OSError as error:
             raise ConfigurationError(
                 f"FileSink cannot write to {self.path}: {error.strerror}. Make the folder writable, or choose another."
