@@ -25,6 +25,7 @@ from headrace.state.descriptors import (
 )
 from headrace.state.key_groups import group_range
 from headrace.state.keys import raw_key, stored_form
+from headrace.testing.clock import ManualClock
 from headrace.types.information import Types
 
 MAX_PARALLELISM = 16
@@ -81,6 +82,7 @@ class Workshop:
 
     def __post_init__(self) -> None:
         self.store = LocalStore(self.root / "store")
+        self.clock = ManualClock(1_000_000)
         self.made: list[KeyedStateBackend] = []
         self._numbers: Iterator[int] = count(1)
 
@@ -90,7 +92,7 @@ class Workshop:
         local = self.root / f"local-{next(self._numbers)}"
         local.mkdir()
         groups = group_range(subtask, parallelism, MAX_PARALLELISM)
-        context = BackendContext("per-user", subtask, groups, MAX_PARALLELISM, local, object_reuse)
+        context = BackendContext("per-user", subtask, groups, MAX_PARALLELISM, local, object_reuse, self.clock)
         backend = FLAVOURS[flavour or self.flavour](context)
         self.made.append(backend)
         return backend

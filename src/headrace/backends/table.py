@@ -42,7 +42,7 @@ FORMAT = "table"
 VERSION = 1
 
 _HEADER = Struct(">II")
-_BLOCK_ROWS = 4096
+BLOCK_ROWS = 4096
 _BLOCK_BYTES = 4 << 20
 _TIME_BIAS = 1 << 63
 _KEY_KINDS = {int, str, bytes, list}
@@ -59,7 +59,7 @@ class TableIndex(msgspec.Struct, frozen=True, array_like=True):
 class Rows:
     """Columns of one state within one key group. `namespaces`, `entries`, `values` may be None: see above."""
 
-    __slots__ = ("entries", "keys", "namespaces", "values")
+    __slots__ = ("column", "entries", "keys", "namespaces", "values")
 
     def __init__(
         self,
@@ -72,6 +72,8 @@ class Rows:
         self.namespaces = namespaces
         self.entries = entries
         self.values = values
+        self.column: msgspec.Raw | None = None
+        """The values as one msgpack array, where they were encoded as a whole; never of more rows than a block has."""
 
     def cut(self, start: int, stop: int) -> Rows:
         """The rows from `start` up to `stop`."""
@@ -132,14 +134,14 @@ class TableWriter:
 
 def _blocks(group: int, state: int, rows: Rows) -> Iterator[bytes]:
     count = len(rows.keys)
-    if count > _BLOCK_ROWS:
-        for start in range(0, count, _BLOCK_ROWS):
-            yield from _blocks(group, state, rows.cut(start, start + _BLOCK_ROWS))
+    if count > BLOCK_ROWS:
+        for start in range(0, count, BLOCK_ROWS):
+            yield from _blocks(group, state, rows.cut(start, start + BLOCK_ROWS))
     elif count > 1 and rows.weight() > _BLOCK_BYTES:
         yield from _blocks(group, state, rows.cut(0, count // 2))
         yield from _blocks(group, state, rows.cut(count // 2, count))
     elif count:
-        columns = rows.namespaces, rows.entries, rows.values
+        columns = rows.namespaces, rows.entries, rows.values if rows.column is None else rows.column
         try:
             body = _encode((group, state, rows.keys, *columns))
         except (OverflowError, UnicodeEncodeError):
@@ -253,15 +255,11 @@ def unpack_time(entry: bytes) -> int:
     return int(_TIME.unpack(entry)[0]) - _TIME_BIAS
 
 
-def groups_of(keys: list[StoredKey], max_parallelism: int, *, forked: bool = False) -> npt.NDArray[np.int64]:
-    """Key groups of a column of stored keys; columns of one kind are reckoned as a whole.
-
-    In a `forked` child strings go one by one: their column form uses Arrow, whose memory pool another thread of
-    the parent may have held at the fork.
-    """
+def groups_of(keys: list[StoredKey], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """Key groups of a column of stored keys; columns of one kind are reckoned as a whole."""
     # Looked at, not tried: a column form that took a key of another kind would put its state where nobody finds it.
     kinds = set(map(type, keys))
-    if kinds == {str} and not forked:
+    if kinds == {str}:
         return key_groups_of_strings(cast("list[str]", keys), max_parallelism)
     if kinds == {int}:
         try:
@@ -300,12 +298,12 @@ def _taken(column: list[Any] | None, order: npt.NDArray[np.int64]) -> Any:
     return np.fromiter(column, object, len(column))[order].tolist()
 
 
-def rows_of_timers(timers: Iterable[Timer], max_parallelism: int, *, forked: bool = False) -> dict[int, Rows]:
+def rows_of_timers(timers: Iterable[Timer], max_parallelism: int) -> dict[int, Rows]:
     """Timers by key group, in the order given (by time)."""
     found = list(timers)
     keys = [key for _, key, _ in found]
     rows = Rows(keys, [space for _, _, space in found], [pack_time(time_ms) for time_ms, _, _ in found], None)
-    return rows_by_group(rows, groups_of(keys, max_parallelism, forked=forked))
+    return rows_by_group(rows, groups_of(keys, max_parallelism))
 
 
 def timers_of_rows(rows: Rows) -> Iterator[Timer]:

@@ -6,6 +6,7 @@ except for `SnapshotWork.write`, which runs in the background while processing g
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,10 @@ from headrace.checkpoint.handles import KeyedSnapshot, StateFile
 from headrace.state.descriptors import StateDescriptor
 
 
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class KeyContext:
     """The key that keyed state is scoped to right now; one per backend, read by all its states.
 
@@ -23,10 +28,38 @@ class KeyContext:
     of its encoding, so that keys which Python holds equal (1, 1.0, True) stay apart in a dict.
     """
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "listeners")
 
     def __init__(self) -> None:
         self.key: Any = None
+        self.listeners: list[Callable[[], None]] = []
+
+    def listen(self, call: Callable[[], None]) -> None:
+        """Have `call` run whenever the key is set: once for every record and timer.
+
+        The object changes its class then, so that setting a key to which nobody listens stays a plain assignment.
+        """
+        self.listeners.append(call)
+        self.__class__ = _HeardKeyContext
+
+
+_key_slot: Any = KeyContext.__dict__["key"]
+
+
+class _HeardKeyContext(KeyContext):
+    """The same, with listeners."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> Any:
+        return _key_slot.__get__(self)
+
+    @key.setter
+    def key(self, key: Any) -> None:
+        _key_slot.__set__(self, key)
+        for call in self.listeners:
+            call()
 
 
 class FileStore(Protocol):
@@ -64,6 +97,9 @@ class TimerQueue(Protocol):
     def register(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
         """Add a timer; False if it is there already."""
 
+    def has(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
+        """Whether it is there. Answered from memory on every backend."""
+
     def delete(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
         """Take it away; False if there was none."""
 
@@ -87,12 +123,16 @@ class BackendContext:
     local_dir: Path
     """A private directory of this attempt and subtask; the backend may fill it and leaves it empty on close."""
     object_reuse: bool = False
+    now_ms: Callable[[], int] = wall_clock_ms
+    """The clock by which entries with a time-to-live grow old."""
 
 
 class KeyedStateBackend(ABC):
     """Keyed state and timers of one subtask."""
 
     key_context: KeyContext
+    declared: dict[str, Any]
+    """By name, every state that `state` has given out; for tools and tests that look at state from outside."""
 
     @abstractmethod
     def state(self, descriptor: StateDescriptor) -> Any:
@@ -100,6 +140,7 @@ class KeyedStateBackend(ABC):
 
         The object is one of ValueState, ListState, MapState, ReducingState, AggregatingState and always
         speaks of the key in `key_context` and of the namespace set by `set_namespace` (void at first).
+        For a descriptor of `state.folding` it is a `FoldingState` too.
         """
 
     @abstractmethod

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from headrace.checkpoint.handles import StateShape
+from headrace.errors import JobDefinitionError
+from headrace.state.ttl import StateTtlConfig
 from headrace.types.information import TypeInformation, TypeLike, type_of
 
 
@@ -20,9 +22,26 @@ class StateDescriptor:
     KIND: ClassVar[str] = ""
 
     name: str
+    ttl_config: StateTtlConfig | None = field(default=None, init=False, compare=False)
+    """Set by `enable_time_to_live`."""
 
     def get_name(self) -> str:
         return self.name
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
+        """Have entries expire. Call it before the state is asked for; it is kept with a time stamp from then on."""
+        if not isinstance(ttl_config, StateTtlConfig):
+            raise JobDefinitionError(
+                f'State "{self.name}": enable_time_to_live() got {ttl_config!r}; wanted a StateTtlConfig, made by '
+                "StateTtlConfig.new_builder(ttl).build()."
+            )
+        object.__setattr__(self, "ttl_config", ttl_config)
+
+    @property
+    def active_ttl(self) -> StateTtlConfig | None:
+        """The time-to-live, unless there is none or it is switched off."""
+        config = self.ttl_config
+        return config if config is not None and config.is_enabled() else None
 
     @property
     def element_type(self) -> TypeInformation:
@@ -31,8 +50,11 @@ class StateDescriptor:
 
     @property
     def shape(self) -> StateShape:
-        """What `_metadata` keeps of this descriptor."""
-        return StateShape(self.name, self.KIND, str(self.element_type), self.element_type.codec_name)
+        """What `_metadata` keeps of this descriptor. `TTL<…>`: every entry begins with a time stamp."""
+        return StateShape(self.name, self.KIND, self._with_ttl(str(self.element_type)), self.element_type.codec_name)
+
+    def _with_ttl(self, type_text: str) -> str:
+        return type_text if self.active_ttl is None else f"TTL<{type_text}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +102,7 @@ class MapStateDescriptor(StateDescriptor):
 
     @property
     def shape(self) -> StateShape:
-        text = f"MAP<{self.key_type}, {self.element_type}>"
+        text = self._with_ttl(f"MAP<{self.key_type}, {self.element_type}>")
         return StateShape(self.name, self.KIND, text, self.element_type.codec_name)
 
 

@@ -123,12 +123,16 @@ def key_groups_of_ints(keys: npt.NDArray[np.int64], max_parallelism: int) -> npt
 
 
 def key_groups_of_strings(keys: Sequence[str], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """`key_group` of every str of a column."""
+    """`key_group` of every str of a column. Uses no Arrow, so that a forked child may call it."""
+    if not keys:
+        return np.empty(0, np.int64)
     try:
-        array = pa.array(keys, pa.large_string())
+        text = "".join(keys).encode()
     except UnicodeEncodeError:
         return np.fromiter((key_group(k, max_parallelism) for k in keys), np.int64, len(keys))
-    return key_groups_of_string_array(array, max_parallelism)
+    measured = keys if text.isascii() else [key.encode() for key in keys]
+    sizes = np.fromiter(map(len, measured), np.int64, len(keys))
+    return _groups_of_text(_with_room(text), np.cumsum(sizes) - sizes, sizes, max_parallelism)
 
 
 def key_groups_of_string_array(keys: pa.Array, max_parallelism: int) -> npt.NDArray[np.int64]:
@@ -142,10 +146,21 @@ def key_groups_of_string_array(keys: pa.Array, max_parallelism: int) -> npt.NDAr
     ends = np.frombuffer(offsets, width, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
     starts, sizes = ends[:-1] - ends[0], ends[1:] - ends[:-1]
     first, last = int(ends[0]), int(ends[-1])
-    # A copy of these keys' bytes alone, with room behind: eight bytes can be read wherever a word might be looked for.
-    text = bytearray(last - first + _MOST_BYTES + 8)
-    if last > first:
-        text[: last - first] = memoryview(data)[first:last]
+    text = _with_room(memoryview(data)[first:last] if last > first else b"")
+    return _groups_of_text(text, starts, sizes, max_parallelism)
+
+
+def _with_room(text: bytes | memoryview) -> bytearray:
+    """A copy with room behind: eight bytes can be read wherever a word might be looked for."""
+    roomy = bytearray(len(text) + _MOST_BYTES + 8)
+    roomy[: len(text)] = text
+    return roomy
+
+
+def _groups_of_text(
+    text: bytearray, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], max_parallelism: int
+) -> npt.NDArray[np.int64]:
+    """The group of each row of `text`; changes `sizes`."""
     x = sizes.view(np.uint64) * np.uint64(_GOLDEN)
     x += np.uint64(_TEXT_SEED)
     if int(sizes.max()) > _MOST_BYTES:

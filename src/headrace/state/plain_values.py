@@ -38,7 +38,7 @@ import msgspec
 
 from headrace.errors import DamagedCheckpointError, TypeMismatchError
 from headrace.types.kinds import short
-from headrace.types.rows import Row, row_class, values_of
+from headrace.types.rows import Row, RowKind, row_class, values_of
 
 Ext = msgspec.msgpack.Ext
 
@@ -158,6 +158,10 @@ def tagged(value: Any) -> Any:
     if tagger is not None:
         return tagger(value)
     if isinstance(value, Row):
+        if kind.__row_kind__ is not RowKind.INSERT:
+            raise TypeMismatchError(
+                f"{short(value)} is of kind {kind.__row_kind__}, which state does not keep. Keep the kind in a field."
+            )
         return Ext(ROW, pack([kind.__row_names__, *map(tagged, values_of(value))]))
     raise TypeMismatchError(
         f"{short(value)} is of class {kind.__module__}.{kind.__qualname__}, which is no plain Python value. "

@@ -1,4 +1,4 @@
-"""The five keyed states as user functions see them. Each speaks of the current record's key only."""
+"""States as user functions see them: five that speak of the current record's key, and broadcast state without a key."""
 
 from __future__ import annotations
 
@@ -122,3 +122,58 @@ class AggregatingState(State, Generic[IN, OUT]):
 
     @abstractmethod
     def add(self, value: IN) -> None: ...
+
+
+class ReadOnlyBroadcastState(State, Generic[K, V]):
+    """A map that all subtasks hold alike, to be read; also usable as a mapping (`m[k]`, `k in m`, iteration)."""
+
+    @abstractmethod
+    def get(self, key: K) -> V | None: ...
+
+    @abstractmethod
+    def contains(self, key: K) -> bool: ...
+
+    @abstractmethod
+    def items(self) -> Iterable[tuple[K, V]]: ...
+
+    @abstractmethod
+    def keys(self) -> Iterable[K]: ...
+
+    @abstractmethod
+    def values(self) -> Iterable[V]: ...
+
+    @abstractmethod
+    def is_empty(self) -> bool: ...
+
+    def __getitem__(self, key: K) -> V:
+        value = self.get(key)
+        if value is None and not self.contains(key):
+            raise KeyError(key)
+        return value  # type: ignore[return-value]  # a stored None is a legal value
+
+    def __contains__(self, key: K) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+
+class BroadcastState(ReadOnlyBroadcastState[K, V]):
+    """The same where it may be changed: on the side of the broadcast, which every subtask sees alike."""
+
+    @abstractmethod
+    def put(self, key: K, value: V) -> None: ...
+
+    @abstractmethod
+    def put_all(self, entries: Mapping[K, V]) -> None: ...
+
+    @abstractmethod
+    def remove(self, key: K) -> None: ...
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        if not self.contains(key):
+            raise KeyError(key)
+        self.remove(key)

@@ -70,6 +70,9 @@ class HeapTimerQueue:
         heappush(self._heap, (time_ms, ticket, key, namespace))
         return True
 
+    def has(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
+        return (time_ms, key, namespace) in self._alive
+
     def delete(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
         if self._alive.pop((time_ms, key, namespace), None) is None:
             return False

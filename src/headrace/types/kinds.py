@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import JobDefinitionError, TypeMismatchError
-from headrace.types.rows import Row, check_columns, positional_names, row_class, row_maker, values_of
+from headrace.types.rows import Row, RowKind, check_columns, positional_names, row_class, row_maker, values_of
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SHOWN_CHARACTERS: Final = 80
@@ -366,6 +366,12 @@ class RowType(TypeInformation):
     def immutable(self) -> bool:
         return all(t.immutable for t in self.types) and (self.constructor is None or _frozen(self.constructor))
 
+    def get_field_names(self) -> list[str]:
+        return list(self.names)
+
+    def get_field_types(self) -> list[TypeInformation]:
+        return list(self.types)
+
     @property
     def value_class(self) -> type:
         """The class of its values as Headrace makes them."""
@@ -429,6 +435,11 @@ class RowType(TypeInformation):
             return f"{short(value)} has {len(value)} fields instead of {len(self.names)}"
         elif isinstance(value, Row) and type(value).__row_names__ not in (self.names, positional_names(len(value))):
             return f"{short(value)} has the fields {', '.join(type(value).__row_names__)} in this order"
+        elif isinstance(value, Row) and type(value).__row_kind__ is not RowKind.INSERT:
+            return (
+                f"{short(value)} is of kind {type(value).__row_kind__}, which a typed stream or state does not keep. "
+                "Leave the type out, or keep the kind in a field"
+            )
         for name, t, field in zip(self.names, self.types, self.take_apart()(value), strict=True):
             reason = t.misfit(field)
             if reason is not None:

@@ -14,6 +14,7 @@ and a third faster to create; they are made where the type of the fields rules o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote, unquote
@@ -23,6 +24,22 @@ import msgspec
 
 _values: Final[Callable[[Any], tuple[Any, ...]]] = msgspec.structs.astuple
 """The values of a row as a tuple, in C."""
+
+
+_class_of: Final[Any] = object.__dict__["__class__"]
+"""By it a row gets the class of another kind: its own `__setattr__` refuses any change."""
+
+
+class RowKind(Enum):
+    """What a row says of a changelog. Rows are insertions unless told otherwise."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    def __str__(self) -> str:
+        return ("+I", "-U", "+U", "-D")[self.value]
 
 
 class _Constructor:
@@ -48,6 +65,7 @@ class Row(_Constructor):
     __row_attributes__: ClassVar[dict[str, str]] = {}
     """The attribute that holds a field: it has the field's name wherever that may name an attribute."""
     __row_plain__: ClassVar[bool] = False
+    __row_kind__: ClassVar[RowKind] = RowKind.INSERT
 
     if TYPE_CHECKING:
 
@@ -71,13 +89,39 @@ class Row(_Constructor):
         """Fields by name, in order."""
         return dict(zip(type(self).__row_names__, _values(self), strict=True))
 
+    @staticmethod
+    def of_kind(row_kind: RowKind, *values: Any, **fields: Any) -> Row:
+        """A row of that kind, otherwise as `Row(...)` makes it."""
+        row = Row(*values, **fields)
+        Row.set_row_kind(row, row_kind)
+        return row
+
+    def get_row_kind(self) -> RowKind:
+        return type(self).__row_kind__
+
+    def set_row_kind(self, row_kind: RowKind) -> None:
+        """The only thing about a row that can be changed. Rows of other kinds travel on streams without a type."""
+        cls = type(self)
+        _class_of.__set__(self, row_class(cls.__row_names__, cls.__row_plain__, RowKind(row_kind)))
+
+    def __call__(self, *values: Any) -> Row:
+        """A row of strings names the fields of others: `Person = Row("name", "age")`, then `Person("Ann", 32)`."""
+        names = _values(self)
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"{self!r} holds no field names, so it cannot make rows. Write Row(name='Ann', age=32).")
+        if len(values) != len(names):
+            raise TypeError(f"A row of the fields {', '.join(names)} got {len(values)} values.")
+        return row_class(names)(*values)
+
     def __repr__(self) -> str:
         return f"Row({', '.join(f'{n}={v!r}' for n, v in Row.as_dict(self).items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made at run time, so another process makes it again from the names.
         cls = type(self)
-        return _rebuild, (cls.__row_names__, _values(self), cls.__row_plain__)
+        if cls.__row_kind__ is RowKind.INSERT:
+            return _rebuild, (cls.__row_names__, _values(self), cls.__row_plain__)
+        return _rebuild, (cls.__row_names__, _values(self), cls.__row_plain__, cls.__row_kind__)
 
     # What a tuple can do. Structs have comparisons of their own, so none may be left to them.
 
@@ -130,18 +174,26 @@ class Row(_Constructor):
 # A row matches `case [id, temperature]` as a tuple does.
 Sequence.register(Row)
 
-_classes: WeakValueDictionary[tuple[tuple[str, ...], bool], type[Row]] = WeakValueDictionary()
+_CLASS_NAMES: Final = {
+    (plain, kind): ("PlainRow" if plain else "Row") + ("" if kind is RowKind.INSERT else str(kind))
+    for plain in (False, True)
+    for kind in RowKind
+}
+"""What the qualified name of a row class begins with."""
+
+_classes: WeakValueDictionary[tuple[tuple[str, ...], bool, RowKind], type[Row]] = WeakValueDictionary()
 """All row classes in use. The cache below may forget one, but while a row of it lives it is found again here."""
 
 
 @lru_cache(maxsize=4096)
-def row_class(names: tuple[str, ...], plain: bool = False) -> type[Row]:
-    """The class of all rows with these fields, made at first use. Its values come in order, or by attribute.
+def row_class(names: tuple[str, ...], plain: bool = False, kind: RowKind = RowKind.INSERT) -> type[Row]:
+    """The class of all rows with these fields and of this kind, made at first use. Its values come in order, or by
+    attribute.
 
     `plain` rows are never looked at by the garbage collector: a reference cycle through one is never freed. Only
     for fields that hold nothing but plain values; a plain and an open row of the same values are equal.
     """
-    known = _classes.get((names, plain))
+    known = _classes.get((names, plain, kind))
     if known is not None:
         return known
     if len(set(names)) != len(names):
@@ -156,8 +208,9 @@ def row_class(names: tuple[str, ...], plain: bool = False) -> type[Row]:
             "__row_names__": names,
             "__row_attributes__": attributes,
             "__row_plain__": plain,
+            "__row_kind__": kind,
             # Pickle finds the class under this name: see `__getattr__` below.
-            "__qualname__": f"{'PlainRow' if plain else 'Row'}({','.join(map(_quoted, names))})",
+            "__qualname__": f"{_CLASS_NAMES[plain, kind]}({','.join(map(_quoted, names))})",
         },
         frozen=True,
         gc=not plain,
@@ -167,7 +220,7 @@ def row_class(names: tuple[str, ...], plain: bool = False) -> type[Row]:
         # A field called `__class__` or the like is read as r["__class__"]: as an attribute it would break the class.
         if name != attribute and not (name.startswith("__") and name.endswith("__")):
             setattr(made, name, made.__dict__[attribute])
-    return _classes.setdefault((names, plain), made)
+    return _classes.setdefault((names, plain, kind), made)
 
 
 def _attribute(name: str, position: int, names: tuple[str, ...]) -> str:
@@ -190,11 +243,12 @@ def __getattr__(name: str) -> type[Row]:
 
     Python calls this for names the module does not have.
     """
-    kind, parenthesis, listed = name.partition("(")
-    if kind not in ("Row", "PlainRow") or not parenthesis or not listed.endswith(")"):
+    start, parenthesis, listed = name.partition("(")
+    found = next((key for key, known in _CLASS_NAMES.items() if known == start), None)
+    if found is None or not parenthesis or not listed.endswith(")"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     names = listed[:-1].split(",") if len(listed) > 1 else []
-    return row_class(tuple(unquote(n, errors="surrogatepass") for n in names), kind == "PlainRow")
+    return row_class(tuple(unquote(n, errors="surrogatepass") for n in names), *found)
 
 
 @lru_cache(maxsize=256)
@@ -226,5 +280,5 @@ def check_columns(columns: Sequence[Sequence[Any]]) -> None:
         raise ValueError(f"Columns of unequal length make no rows: {', '.join(map(str, map(len, columns)))}.")
 
 
-def _rebuild(names: tuple[str, ...], values: tuple[Any, ...], plain: bool) -> Row:
-    return row_class(names, plain)(*values)
+def _rebuild(names: tuple[str, ...], values: tuple[Any, ...], plain: bool, kind: RowKind = RowKind.INSERT) -> Row:
+    return row_class(names, plain, kind)(*values)

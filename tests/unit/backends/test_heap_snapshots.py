@@ -1,19 +1,23 @@
-"""How the heap backend forks: what the child inherits, how it may end, and that nothing is left behind."""
+"""How the heap backend freezes its view: by a copy or a fork; what a child may do, and that nothing is left behind."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 from backend_workshop import BAG, COUNT, MAX_PARALLELISM, Workshop, at, contents
 
+from headrace.backends.elements import elements_of
 from headrace.backends.heap.backend import HeapBackend
 from headrace.backends.heap.options import HeapOptions
-from headrace.backends.heap.snapshot import ForkedSnapshot, SerialisedSnapshot
+from headrace.backends.heap.snapshot import CopiedSnapshot, ForkedSnapshot, SerialisedSnapshot
 from headrace.errors import CheckpointError, ConfigurationError
 from headrace.state.backend import BackendContext
+from headrace.types.information import Types
 
 
 @pytest.fixture
@@ -22,6 +26,8 @@ def shop(tmp_path: Path) -> Workshop:
 
 
 def open_files() -> int:
+    # What other tests left to the collector must not close in between.
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -99,22 +105,54 @@ def test_a_value_that_stopped_to_fit_is_named_by_the_checkpoint_that_fails(shop:
 
 
 @pytest.mark.parametrize(
-    ("options", "forks"),
+    ("options", "reuse", "kind"),
     [
-        (HeapOptions(fork_threshold=10), True),
-        (HeapOptions(fork_threshold=1000), False),
-        (HeapOptions(asynchronous_snapshots=False, fork_threshold=0), False),
+        (HeapOptions(fork_threshold=10), False, ForkedSnapshot),
+        (HeapOptions(fork_threshold=1000), False, CopiedSnapshot),
+        (HeapOptions(asynchronous_snapshots=False, fork_threshold=0), False, SerialisedSnapshot),
+        (HeapOptions(fork_threshold=1000), True, SerialisedSnapshot),
+        (HeapOptions(fork_threshold=200), True, ForkedSnapshot),
     ],
+    ids=["large", "small", "synchronous", "small and lent", "lent and not so small"],
 )
-def test_only_large_states_are_forked_and_only_if_wanted(tmp_path: Path, options: HeapOptions, forks: bool) -> None:
-    backend = HeapBackend(BackendContext("op", 0, range(MAX_PARALLELISM), MAX_PARALLELISM, tmp_path), options)
-    state = backend.state(COUNT)
+def test_how_a_snapshot_is_taken_depends_on_size_and_on_who_else_holds_the_values(
+    tmp_path: Path, options: HeapOptions, reuse: bool, kind: type
+) -> None:
+    context = BackendContext("op", 0, range(MAX_PARALLELISM), MAX_PARALLELISM, tmp_path, object_reuse=reuse)
+    backend = HeapBackend(context, options)
+    state = backend.state(BAG)
     for key in range(100):
         at(backend, key)
-        state.update(key)
-    work = backend.snapshot(1)
-    assert isinstance(work, ForkedSnapshot if forks else SerialisedSnapshot)
+        state.update([key])
+    assert isinstance(backend.snapshot(1), kind)
     backend.close()
+
+
+def test_a_copy_is_encoded_later_and_shows_nothing_of_what_came_after_it(tmp_path: Path) -> None:
+    shop = Workshop("heap", tmp_path)
+    backend = shop.backend()
+    count, bag = backend.state(COUNT), backend.state(BAG)
+    for key in range(50):
+        at(backend, key)
+        count.update(key)
+        bag.update([key])
+    work = backend.snapshot(1)
+    assert isinstance(work, CopiedSnapshot)
+    for key in range(25, 75):
+        at(backend, key)
+        count.clear()
+        bag.update([-1])
+    again = shop.restored(work.write(shop.store))
+    assert contents(again, again.state(COUNT), "count") == {k: k for k in range(50)}
+    assert contents(again, again.state(BAG), "bag") == {k: [k] for k in range(50)}
+
+
+def test_a_column_of_doubles_is_what_its_values_are_one_by_one() -> None:
+    doubles = elements_of(Types.DOUBLE(), "here", False)
+    assert doubles.to_column is not None
+    values = [0.0, -0.0, 1.5, float("inf"), 1e-300, float("nan")]
+    column = msgspec.msgpack.decode(bytes(doubles.to_column(values)))
+    assert column == [doubles.to_bytes(value) for value in values]
 
 
 def test_where_no_process_can_be_forked_the_snapshot_is_taken_at_once(

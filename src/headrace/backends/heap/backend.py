@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.backends.elements import refuse_other_shape, rules_of
+from headrace.backends.elements import Elements, migration_of, refuse_other_shape, rules_of
+from headrace.backends.expiring import Expiry, expiring, no_cleanup
+from headrace.backends.heap.folding import make_state
 from headrace.backends.heap.layout import HeapTable
 from headrace.backends.heap.options import HeapOptions
 from headrace.backends.heap.restore import restore_heap
 from headrace.backends.heap.snapshot import (
+    CopiedSnapshot,
     HeapSnapshot,
     HeapView,
     SerialisedSnapshot,
     fork_snapshot,
 )
-from headrace.backends.heap.states import make_state
+from headrace.backends.heap.sweep import HeapSweep
 from headrace.backends.snapshots import DOMAINS, label_of
 from headrace.checkpoint.handles import KeyedSnapshot
 from headrace.errors import JobDefinitionError
 from headrace.state.backend import BackendContext, FileStore, KeyContext, KeyedStateBackend
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.timers import HeapTimerQueue
+
+COST_OF_ENCODING = 4
+"""What encoding an entry at the barrier costs, in copies of one."""
 
 
 class HeapBackend(KeyedStateBackend):
@@ -32,7 +38,7 @@ class HeapBackend(KeyedStateBackend):
         self._context = context
         self._options = options if options is not None else HeapOptions()
         self._tables: dict[str, HeapTable] = {}
-        self._states: dict[str, Any] = {}
+        self.declared = {}
         self._timers: dict[str, HeapTimerQueue] = {domain: HeapTimerQueue() for domain in DOMAINS}
         self._writing: list[HeapSnapshot] = []
 
@@ -40,15 +46,35 @@ class HeapBackend(KeyedStateBackend):
         name, shape = descriptor.name, descriptor.shape
         table = self._tables.get(name)
         if table is not None:
-            refuse_other_shape(self._context.uid, table.shape, shape, restored=not table.claimed)
             if table.claimed:
-                return self._states[name]
+                refuse_other_shape(self._context.uid, table.shape, shape, restored=False)
+                return self.declared[name]
+            convert = migration_of(self._context.uid, table.shape, descriptor)
+            if convert is not None:
+                table.convert(shape, convert)
         rules = rules_of(descriptor, self._context.uid, self._context.object_reuse)
         if table is None:
             table = self._tables[name] = HeapTable(shape)
         table.claim(rules)
-        state = self._states[name] = make_state(descriptor, rules, table, self.key_context)
+        state = make_state(descriptor, rules, table, self.key_context)
+        if rules.unstamped is not None:
+            state = self._expiring(descriptor, rules.unstamped, state, table)
+        self.declared[name] = state
         return state
+
+    def _expiring(self, descriptor: StateDescriptor, elements: Elements, state: Any, table: HeapTable) -> Any:
+        config = descriptor.active_ttl
+        assert config is not None
+        expiry = Expiry(config.ttl_ms, self._context.now_ms)
+        if config.cleanup.filters_full_snapshots:
+            table.expiry = expiry
+        cleanup = config.cleanup.get_incremental_cleanup_strategy()
+        if cleanup is None:
+            return expiring(descriptor, state, elements, expiry, no_cleanup)
+        sweep = HeapSweep(table, state, expiry, cleanup.cleanup_size)
+        if cleanup.every_record:
+            self.key_context.listen(sweep)
+        return expiring(descriptor, state, elements, expiry, sweep)
 
     def timers(self, domain: str) -> HeapTimerQueue:
         queue = self._timers.get(domain)
@@ -71,17 +97,21 @@ class HeapBackend(KeyedStateBackend):
         view = HeapView(
             tables, [self._timers[domain] for domain in DOMAINS], context.key_groups, context.max_parallelism
         )
+        lent = any(table.lends_objects for table in tables)
         work: HeapSnapshot | None = None
-        if self._options.asynchronous_snapshots and self._is_large():
-            work = fork_snapshot(label, view)
+        if self._options.asynchronous_snapshots:
+            threshold = self._options.fork_threshold
+            if self._has_more_than(threshold // COST_OF_ENCODING if lent else threshold):
+                work = fork_snapshot(label, view)
+            elif not lent:
+                work = CopiedSnapshot(label, view)
         if work is None:
             work = SerialisedSnapshot(label, view)
         self._writing = [other for other in self._writing if not other.finished]
         self._writing.append(work)
         return work
 
-    def _is_large(self) -> bool:
-        threshold = self._options.fork_threshold
+    def _has_more_than(self, threshold: int) -> bool:
         count = sum(len(queue) for queue in self._timers.values())
         for table in self._tables.values():
             count += table.entry_count(threshold)
@@ -103,5 +133,5 @@ class HeapBackend(KeyedStateBackend):
             work.cancel()
         self._writing.clear()
         self._tables.clear()
-        self._states.clear()
+        self.declared.clear()
         self._timers.clear()

@@ -12,9 +12,9 @@ class HeapOptions:
     """How the heap backend takes its snapshots."""
 
     asynchronous_snapshots: bool = True
-    """Large states are written by a forked copy of the process while processing goes on; False: at once."""
-    fork_threshold: int = 50_000
-    """Up to so many entries writing them at once is quicker than a fork and its copied pages."""
+    """Snapshots are written while processing goes on, from a copy or a forked process; False: at the barrier."""
+    fork_threshold: int = 200_000
+    """Up to so many entries a copy of the tables holds the stream up no longer than a fork and its copied pages."""
 
     def __post_init__(self) -> None:
         if self.fork_threshold < 0:

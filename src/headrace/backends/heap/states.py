@@ -47,6 +47,10 @@ class _HeapState(State):
         self._namespace = namespace
         self._data = data
 
+    @property
+    def namespace(self) -> bytes:
+        return self._namespace
+
     def clear(self) -> None:
         key = self._context.key
         if key is None:
@@ -292,6 +296,9 @@ class HeapAggregatingState(_HeapState, AggregatingState[Any, Any]):
 def make_state(descriptor: StateDescriptor, rules: StateRules, table: HeapTable, context: KeyContext) -> Any:
     """The state object for a descriptor, of the class that does least per access."""
     elements = rules.elements
+    if rules.unstamped is not None and descriptor.KIND not in ("list", "map"):
+        # The wrapper folds, above one stamped value.
+        return PackedValueState(rules, table, context)
     match descriptor.KIND:
         case "value":
             if elements.packed:

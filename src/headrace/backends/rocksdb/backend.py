@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from headrace.backends.elements import refuse_other_shape, rules_of
+from headrace.backends.elements import Elements, migration_of, refuse_other_shape, rules_of
+from headrace.backends.expiring import Expiry, expiring, no_cleanup
 from headrace.backends.rocksdb.cache import CachedState, CacheKeeper
 from headrace.backends.rocksdb.containers import RocksListState
 from headrace.backends.rocksdb.database import Database, load_rocksdict
+from headrace.backends.rocksdb.folding import make_state
 from headrace.backends.rocksdb.layout import group_bounds, split
 from headrace.backends.rocksdb.options import RocksDBOptions
-from headrace.backends.rocksdb.restore import DatabaseRestore
+from headrace.backends.rocksdb.restore import DatabaseRestore, convert_family
 from headrace.backends.rocksdb.snapshot import CanonicalSnapshot, NativeSnapshot
-from headrace.backends.rocksdb.states import make_state
+from headrace.backends.rocksdb.sweep import RocksSweep
 from headrace.backends.snapshots import DOMAINS, label_of
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
 from headrace.errors import JobDefinitionError
@@ -42,7 +44,11 @@ class RocksDBBackend(KeyedStateBackend):
         self._keeper: CacheKeeper | None = None
         self._shapes: dict[str, StateShape] = {}
         """Of every state in the database, declared or restored and not declared."""
+        self.declared = {}
         self._states: dict[str, CachedState] = {}
+        """What lies in the cache and the database. With a time-to-live, a state given out is a wrapper of it."""
+        self._expiries: dict[str, Expiry] = {}
+        self._sweeps: list[RocksSweep] = []
         self._positions: dict[str, int] = {}
         self._timers: dict[str, HeapTimerQueue] = {domain: HeapTimerQueue() for domain in DOMAINS}
         self._writing: list[NativeSnapshot | CanonicalSnapshot] = []
@@ -56,20 +62,40 @@ class RocksDBBackend(KeyedStateBackend):
         name, shape = descriptor.name, descriptor.shape
         known = self._shapes.get(name)
         state = self._states.get(name)
-        if known is not None:
-            refuse_other_shape(self._context.uid, known, shape, restored=state is None)
         if state is not None:
-            return state
+            assert known is not None
+            refuse_other_shape(self._context.uid, known, shape, restored=False)
+            return self.declared[name]
+        convert = None if known is None else migration_of(self._context.uid, known, descriptor)
         rules = rules_of(descriptor, self._context.uid, self._context.object_reuse)
         keeper = self._opened()
         # A new column family must not appear in the middle of a checkpoint's files.
         keeper.linked.wait()
+        if convert is not None:
+            convert_family(keeper.database, keeper.database.family(name), convert, self._context.key_groups)
         state = make_state(descriptor, rules, keeper.database.family(name), keeper)
         if isinstance(state, RocksListState):
             state.position = self._positions.get(name, 0)
         self._shapes[name] = shape
         self._states[name] = state
-        return state
+        given = state if rules.unstamped is None else self._expiring(descriptor, rules.unstamped, state)
+        self.declared[name] = given
+        return given
+
+    def _expiring(self, descriptor: StateDescriptor, elements: Elements, state: CachedState) -> Any:
+        config = descriptor.active_ttl
+        assert config is not None
+        expiry = Expiry(config.ttl_ms, self._context.now_ms)
+        if config.cleanup.filters_full_snapshots:
+            self._expiries[descriptor.name] = expiry
+        cleanup = config.cleanup.get_rocksdb_compact_filter_cleanup_strategy()
+        if cleanup is None:
+            return expiring(descriptor, state, elements, expiry, no_cleanup)
+        sweep = RocksSweep(
+            state, self._opened(), expiry, self._context.key_groups, cleanup.query_time_after_num_entries
+        )
+        self._sweeps.append(sweep)
+        return expiring(descriptor, state, elements, expiry, sweep)
 
     def _opened(self) -> CacheKeeper:
         if self._keeper is None:
@@ -112,7 +138,9 @@ class RocksDBBackend(KeyedStateBackend):
         work: NativeSnapshot | CanonicalSnapshot
         if canonical:
             views = [database.family(name).freeze() for name in self._shapes]
-            work = CanonicalSnapshot(label, views, timers, max_parallelism)
+            expiries = [self._expiries.get(name) for name in self._shapes]
+            horizons = [None if expiry is None else expiry.horizon() for expiry in expiries]
+            work = CanonicalSnapshot(label, views, timers, max_parallelism, horizons)
         else:
             folder = self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}"
             known = self._complete if self._options.incremental else None
@@ -159,10 +187,14 @@ class RocksDBBackend(KeyedStateBackend):
         for work in self._writing:
             work.cancel()
         self._writing.clear()
+        for sweep in self._sweeps:
+            sweep.close()
+        self._sweeps.clear()
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             keeper.linked.wait()
             self._states.clear()
+            self.declared.clear()
             keeper.states.clear()
             keeper.database.close()
         for path in self._context.local_dir.glob("*"):

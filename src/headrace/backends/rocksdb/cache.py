@@ -150,6 +150,14 @@ class CachedState(State):
         self._dirty_elsewhere -= len(self._dirty)
         self._fit_room()
 
+    @property
+    def namespace(self) -> bytes:
+        return self._namespace
+
+    def expire(self, entries: list[bytes], horizon: bytes) -> None:
+        """Remove what of the current key has expired; of a map, only among these entries. Stamped values only."""
+        raise NotImplementedError
+
     def limit_dirty(self, limit: int) -> None:
         self._limit = limit
         self._fit_room()

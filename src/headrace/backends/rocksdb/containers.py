@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from headrace.backends.elements import StateRules
+from headrace.backends.expiring import has_expired
 from headrace.backends.rocksdb.cache import MISSING, CachedState, CacheKeeper
 from headrace.backends.rocksdb.database import Family
 from headrace.backends.rocksdb.layout import POSITION
@@ -97,6 +98,15 @@ class RocksListState(_Collection, ListState[Any]):
 
     def clear(self) -> None:
         self._replace(self._key(), [])
+
+    def expire(self, entries: list[bytes], horizon: bytes) -> None:
+        key = self._key()
+        values = self._cached(key)
+        if values is None:
+            values = self._load(key)
+        alive = [stored for stored in values if not has_expired(stored, horizon)]
+        if len(alive) < len(values):
+            self._replace(key, alive)
 
     def _append(self, key: Any, admitted: list[Any]) -> None:
         cached = self._cached(key)
@@ -216,6 +226,14 @@ class RocksMapState(_Collection, MapState[Any, Any]):
         self._dirty[scope] = _Changes(True)
         self._young[scope] = _MapView(True, {})
         self._changed(1)
+
+    def expire(self, entries: list[bytes], horizon: bytes) -> None:
+        gone = {}
+        for stored_key in map(self._key_from_bytes, entries):
+            stored = self._lookup(stored_key)
+            if stored is not _GONE and has_expired(stored, horizon):
+                gone[stored_key] = _GONE
+        self._change(gone)
 
     def items(self) -> list[tuple[Any, Any]]:
         release_key, release = self._release_key, self._release

@@ -90,6 +90,10 @@ class Family:
         """Make files of what is in memory. Lets other threads run meanwhile."""
         self._dict.flush()
 
+    def compact(self, start: bytes, stop: bytes) -> None:
+        """Give the space of deleted entries with start ≤ key < stop back. Lets other threads run meanwhile."""
+        self._dict.compact_range(start, stop)
+
     def close(self) -> None:
         self._dict.close()
 

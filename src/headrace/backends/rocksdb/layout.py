@@ -32,6 +32,8 @@ POSITION = Struct(">Q")
 _HEAD = Struct(">HI")
 _NAMESPACE = Struct(">H")
 _VOID = _NAMESPACE.pack(0)
+_FEW = 8
+"""Below this, a column of keys costs more to set up than it saves: namespaces of session windows hold one key."""
 
 Prefix: TypeAlias = Callable[[Any, bytes], bytes]
 """The bytes under which all entries of a stored key and a namespace lie."""
@@ -57,8 +59,11 @@ def prefix_for(max_parallelism: int) -> Prefix:
 def prefixes_for(max_parallelism: int) -> Callable[[list[Any], bytes], list[bytes]]:
     """`prefix_for` for many keys of one namespace at once."""
     head = _HEAD.pack
+    one = prefix_for(max_parallelism)
 
     def prefixes(keys: list[Any], namespace: bytes) -> list[bytes]:
+        if len(keys) < _FEW:
+            return [one(key, namespace) for key in keys]
         tail = _namespace(namespace)
         groups = groups_of(keys, max_parallelism).tolist()
         return [head(group, len(raw)) + raw + tail for group, raw in zip(groups, map(encode_key, keys), strict=True)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from headrace.backends.elements import refuse_other_shape
 from headrace.backends.rocksdb.database import Database, Family
 from headrace.backends.rocksdb.layout import POSITION, Prefix, group_bounds, prefix_for
 from headrace.backends.rocksdb.options import RocksDBOptions
-from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, DatabaseDetails
+from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, DatabaseDetails, rows_of
 from headrace.backends.table import FORMAT as TABLE
 from headrace.backends.table import Rows, read_table, timers_of_rows
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
@@ -187,6 +187,37 @@ class DatabaseRestore:
                 f'The database of operator "{self._context.uid}" was fetched whole but cannot be opened: {error}. '
                 "Restore from another checkpoint."
             ) from error
+
+
+def native_rows(
+    context: BackendContext, snapshot: KeyedSnapshot, store: FileStore, folder: Path, timers: dict[str, list[Timer]]
+) -> Iterator[tuple[StateShape, Rows]]:
+    """The wanted key groups of a native snapshot as rows, for a backend that is no database; `timers` are added to.
+
+    The files are fetched into `folder`, which is removed at the end.
+    """
+    restore = DatabaseRestore(context, RocksDBOptions(), folder, store)
+    try:
+        restore._take_timers(snapshot, restore._fetch(snapshot, folder))
+        for domain, found in restore._timers.items():
+            timers.setdefault(domain, []).extend(found)
+        database = restore._open(folder, read_only=True)
+        try:
+            start, stop = group_bounds(context.key_groups)
+            for shape in snapshot.shapes:
+                if shape.kind != "timers" and shape.name in database.families:
+                    for rows in rows_of(database.family(shape.name).scan(start, stop), shape.kind):
+                        yield shape, rows
+        finally:
+            database.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def convert_family(database: Database, family: Family, convert: Callable[[bytes], bytes], key_groups: range) -> None:
+    """Give every value of a state the form in which the program now declares it."""
+    entries = family.scan(*group_bounds(key_groups))
+    _copy(database, family, ((raw, convert(value)) for raw, value in entries))
 
 
 def _copy(database: Database, family: Family, entries: Iterator[tuple[bytes, bytes]]) -> None:

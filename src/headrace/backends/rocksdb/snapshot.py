@@ -25,6 +25,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.backends.expiring import has_expired
 from headrace.backends.rocksdb.database import Database, FrozenFamily
 from headrace.backends.rocksdb.layout import GROUP, POSITION, split
 from headrace.backends.snapshots import SnapshotLabel, cancelled
@@ -199,9 +200,12 @@ class CanonicalSnapshot:
         views: list[FrozenFamily],
         timers: list[FrozenTimers],
         max_parallelism: int,
+        horizons: list[bytes | None],
     ) -> None:
-        """`views` are frozen column families in the order of the label's shapes."""
+        """`views` are frozen column families in the order of the label's shapes; so are `horizons`: where a state has
+        one, entries that expired by it are left out."""
         self._label = label
+        self._horizons = horizons
         self._views = views
         self._timers = timers
         self._max_parallelism = max_parallelism
@@ -231,7 +235,11 @@ class CanonicalSnapshot:
     def _group(self, group: int, columns: list[dict[int, Rows]]) -> Iterator[tuple[int, Rows]]:
         start, stop = GROUP.pack(group), GROUP.pack(group + 1)
         for state, view in enumerate(self._views):
-            for rows in _rows_of(view.scan(start, stop), self._label.shapes[state].kind):
+            items: Iterable[tuple[bytes, bytes]] = view.scan(start, stop)
+            horizon = self._horizons[state]
+            if horizon is not None:
+                items = _unexpired(items, horizon)
+            for rows in rows_of(items, self._label.shapes[state].kind):
                 if self._cancelled:
                     raise cancelled(self._label)
                 yield state, rows
@@ -241,12 +249,16 @@ class CanonicalSnapshot:
         self._cancelled = True
 
 
+def _unexpired(items: Iterable[tuple[bytes, bytes]], horizon: bytes) -> Iterator[tuple[bytes, bytes]]:
+    return (item for item in items if not has_expired(item[1], horizon))
+
+
 def _joined(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield first
     yield from rest
 
 
-def _rows_of(items: Iterable[tuple[bytes, bytes]], kind: str) -> Iterator[Rows]:
+def rows_of(items: Iterable[tuple[bytes, bytes]], kind: str) -> Iterator[Rows]:
     """Rows of database entries, some thousand at a time; elements of a list are numbered from 0."""
     has_entries = kind in ("list", "map")
     keys: list[Any] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.backends.elements import StateRules, reduce_function_of
+from headrace.backends.expiring import has_expired
 from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, MISSING, CachedState, CacheKeeper
 from headrace.backends.rocksdb.containers import RocksListState, RocksMapState
 from headrace.backends.rocksdb.database import Family
@@ -32,6 +33,11 @@ class SingleState(CachedState):
         self._young[key] = self._dirty[key] = stored
         if len(self._dirty) > self._room:
             self._spill()
+
+    def expire(self, entries: list[bytes], horizon: bytes) -> None:
+        stored = self._stored()
+        if stored is not None and has_expired(stored, horizon):
+            self._set(self._key(), None)
 
     def _stored(self) -> Any:
         value = self._young.get(self._context.key, MISSING)
@@ -197,6 +203,9 @@ class RocksAggregatingState(SingleState, AggregatingState[Any, Any]):
 def make_state(descriptor: StateDescriptor, rules: StateRules, family: Family, keeper: CacheKeeper) -> CachedState:
     """The state object for a descriptor, of the class that does least per access."""
     elements = rules.elements
+    if rules.unstamped is not None and descriptor.KIND not in ("list", "map"):
+        # The wrapper folds, above one stamped value.
+        return PackedValueState(rules, family, keeper)
     match descriptor.KIND:
         case "value":
             if elements.packed:
