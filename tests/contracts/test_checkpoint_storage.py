@@ -1,4 +1,4 @@
-"""The contract of checkpoint storage, on every storage. A storage of your own should pass it too."""
+"""What directories and coordinator memory promise beyond the contract of every storage, and how one is found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.storage.base import (
     AlreadyExistsError,
-    CheckpointStorage,
     DurabilityUnknownError,
     StateTooLargeError,
     register_storage,
@@ -28,133 +27,15 @@ from headrace.errors import CheckpointFailure, ConfigurationError, DamagedCheckp
 PREFIX = "job/run-000001/chk-000007/attempt-000003"
 
 
-@pytest.fixture(params=["file", "memory", "memory-with-path"])
-def storage(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointStorage:
-    if request.param == "file":
-        return FileSystemCheckpointStorage(str(tmp_path / "store"))
-    return JobManagerCheckpointStorage(str(tmp_path / "store") if request.param == "memory-with-path" else None)
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> FileSystemCheckpointStorage:
     return FileSystemCheckpointStorage(str(tmp_path / "store"))
-
-
-# The driver's side
-
-
-def test_what_was_created_can_be_read_listed_and_deleted(storage: CheckpointStorage) -> None:
-    storage.create_exclusive("job/a/one", b"1")
-    storage.create_exclusive("job/a/two", b"")
-    storage.create_exclusive("job/ab", b"3")
-    assert storage.read("job/a/one") == b"1"
-    assert storage.read("job/a/two") == b""
-    assert storage.list("job/a") == ["job/a/one", "job/a/two", "job/ab"]
-    assert storage.list("job/a/") == ["job/a/one", "job/a/two"]
-    assert storage.list("job/a/t") == ["job/a/two"]
-    assert storage.list("") == ["job/a/one", "job/a/two", "job/ab"]
-    storage.delete("job/a/one")
-    storage.delete("job/a/one")
-    assert not storage.exists("job/a/one")
-    assert storage.exists("job/a/two")
-    assert not storage.exists("job/a")
-
-
-def test_a_second_exclusive_create_is_refused_and_leaves_the_first_alone(storage: CheckpointStorage) -> None:
-    storage.create_exclusive("x", b"first")
-    with pytest.raises(AlreadyExistsError):
-        storage.create_exclusive("x", b"second")
-    assert storage.read("x") == b"first"
-
-
-def test_replace_writes_whether_the_file_exists_or_not(storage: CheckpointStorage) -> None:
-    storage.replace("a/status", b"1")
-    storage.replace("a/status", b"22")
-    assert storage.read("a/status") == b"22"
-    assert storage.list("a/") == ["a/status"]
-
-
-def test_reading_what_is_not_there_is_a_storage_error_and_a_file_not_found(storage: CheckpointStorage) -> None:
-    with pytest.raises(StorageError, match="nowhere/x") as caught:
-        storage.read("nowhere/x")
-    assert isinstance(caught.value, FileNotFoundError)
-    assert storage.list("nowhere") == []
-
-
-def test_deleting_a_tree_spares_the_neighbour_whose_name_begins_alike(storage: CheckpointStorage) -> None:
-    for path in ("chk-1/a", "chk-1/b/c", "chk-10/a"):
-        storage.create_exclusive(path, b"x")
-    storage.delete_tree("chk-1")
-    storage.delete_tree("chk-1")
-    assert storage.list("") == ["chk-10/a"]
-
-
-@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a/..", "a//b", "./a", "a\\b", "a\0b", "a/"])
-def test_paths_that_leave_the_root_are_refused(storage: CheckpointStorage, path: str) -> None:
-    for operation in (storage.read, storage.exists, storage.delete, storage.delete_tree, storage.file_store):
-        with pytest.raises(StorageError, match="no path inside"):
-            operation(path)
-    for write in (storage.create_exclusive, storage.replace):
-        with pytest.raises(StorageError, match="no path inside"):
-            write(path, b"")
-    if path not in ("", "a/"):
-        with pytest.raises(StorageError, match="no path inside"):
-            storage.list(path)
-
-
-def test_a_storage_travels_to_tasks_as_settings(storage: CheckpointStorage) -> None:
-    storage.create_exclusive("job/big", bytes(100_000))
-    travelled = pickle.dumps(storage)
-    assert len(travelled) < 2_000
-    file = pickle.loads(travelled).file_store(PREFIX).write("state", [b"abc"])
-    assert storage.file_store(PREFIX).read(file) == b"abc"
 
 
 def test_each_storage_says_what_it_survives(tmp_path: Path) -> None:
     assert JobManagerCheckpointStorage().survives == "the loss of a task, not of this process"
     assert "this process" in FileSystemCheckpointStorage(str(tmp_path)).survives
     assert str(tmp_path) in JobManagerCheckpointStorage(str(tmp_path)).survives
-
-
-# The tasks' side
-
-
-def test_files_come_back_as_they_were_written(storage: CheckpointStorage, tmp_path: Path) -> None:
-    store = storage.file_store(PREFIX)
-    for size in (0, 1, 20 * 1024, 20 * 1024 + 1, 300_000):
-        data = os.urandom(size)
-        file = store.write("state", [data[: size // 3], memoryview(data)[size // 3 :]])
-        assert (file.size, file.sha256) == (size, hashlib.sha256(data).hexdigest())
-        assert store.read(file) == data
-        with store.open(file) as reader:
-            reader.seek(size // 2)
-            assert reader.read() == data[size // 2 :]
-        store.fetch(file, tmp_path / "fetched")
-        assert (tmp_path / "fetched").read_bytes() == data
-        local = tmp_path / "local.sst"
-        local.write_bytes(data)
-        shared = store.write_shared(local)
-        assert store.read(shared) == data
-
-
-def test_two_files_of_one_name_do_not_meet(storage: CheckpointStorage) -> None:
-    store = storage.file_store(PREFIX)
-    first, second = store.write("state", [bytes(50_000)]), store.write("state", [b"x" * 50_000])
-    assert store.read(first) == bytes(50_000)
-    assert store.read(second) == b"x" * 50_000
-
-
-def test_a_damaged_inline_file_is_noticed(storage: CheckpointStorage, tmp_path: Path) -> None:
-    store = storage.file_store(PREFIX)
-    good = store.write("state", [b"abc"])
-    for bad in (
-        StateFile(size=3, sha256=good.sha256, inline=b"abd"),
-        StateFile(size=4, sha256=good.sha256, inline=b"abc"),
-    ):
-        for read in (store.read, store.open, lambda file: store.fetch(file, tmp_path / "to")):
-            with pytest.raises(DamagedCheckpointError):
-                read(bad)
-    assert not (tmp_path / "to").exists()
 
 
 # Directories
@@ -187,48 +68,6 @@ def test_shared_files_are_named_by_content_and_stored_once_known(
     assert unknown.path.endswith("-000003-000008.sst")
     assert directory.list("job/run-000001/shared/") == sorted([first.path, unknown.path])
     assert directory.file_store("plain").write_shared(local).path == f"shared/{digest[:2]}/{digest}.sst"
-
-
-def test_files_of_the_same_name_and_size_but_other_content_stay_apart(
-    directory: FileSystemCheckpointStorage, tmp_path: Path
-) -> None:
-    local = tmp_path / "000012.sst"
-    local.write_bytes(b"a" * 30_000)
-    old = directory.file_store(PREFIX).write_shared(local)
-    local.write_bytes(b"b" * 30_000)
-    new = directory.file_store(PREFIX, frozenset({old.path})).write_shared(local)
-    assert directory.file_store(PREFIX).read(old) == b"a" * 30_000
-    assert directory.file_store(PREFIX).read(new) == b"b" * 30_000
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut", "grow", "remove"])
-def test_a_damaged_file_is_named_in_the_error(
-    directory: FileSystemCheckpointStorage, tmp_path: Path, damage: str
-) -> None:
-    store = directory.file_store(PREFIX)
-    file = store.write("state", [bytes(50_000)])
-    path = directory.root / file.path
-    match damage:
-        case "flip":
-            path.write_bytes(bytes(25_000) + b"\1" + bytes(24_999))
-        case "cut":
-            path.write_bytes(bytes(49_999))
-        case "grow":
-            path.write_bytes(bytes(50_001))
-        case "remove":
-            path.unlink()
-    for read in (store.read, lambda file: store.fetch(file, tmp_path / "to")):
-        with pytest.raises(DamagedCheckpointError, match=file.path):
-            read(file)
-    assert not (tmp_path / "to").exists()
-
-
-def test_a_handle_that_points_outside_is_damage(directory: FileSystemCheckpointStorage, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_bytes(b"x")
-    file = StateFile(size=1, sha256=hashlib.sha256(b"x").hexdigest(), path="../secret")
-    for read in (directory.file_store(PREFIX).read, directory.file_store(PREFIX).open):
-        with pytest.raises(DamagedCheckpointError, match="outside"):
-            read(file)
 
 
 def test_files_are_private_whatever_the_umask(directory: FileSystemCheckpointStorage, tmp_path: Path) -> None:
@@ -322,16 +161,6 @@ def test_a_directory_that_cannot_be_synced_leaves_the_outcome_open(
         directory.create_exclusive("a/y", b"1")
 
 
-def test_chunks_that_raise_half_way_leave_no_file(directory: FileSystemCheckpointStorage) -> None:
-    def chunks() -> Any:
-        yield bytes(50_000)
-        raise RuntimeError("the backend was closed")
-
-    with pytest.raises(RuntimeError, match="closed"):
-        directory.file_store(PREFIX).write("state", chunks())
-    assert directory.list("") == []
-
-
 def test_a_root_that_cannot_be_written_is_a_storage_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     storage = FileSystemCheckpointStorage(str(tmp_path / "file"))
@@ -408,3 +237,71 @@ def test_storage_is_found_by_uri_scheme(tmp_path: Path, monkeypatch: pytest.Monk
 def test_settings_that_cannot_work_are_refused_by_name(make: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"threshold|buffer_size|max_state_size"):
         make()
+
+
+# What was put there by somebody else
+
+
+def test_a_symbolic_link_below_the_root_is_never_followed(
+    directory: FileSystemCheckpointStorage, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(bytes(50_000))
+    (outside / "_metadata").write_bytes(b"x")
+    store = directory.file_store(PREFIX)
+    file = store.write("state", [bytes(50_000)])
+    (directory.root / file.path).unlink()
+    (directory.root / file.path).symlink_to(outside / "secret")
+    for read in (store.read, store.open, lambda file: store.fetch(file, tmp_path / "to")):
+        with pytest.raises(DamagedCheckpointError, match="symbolic link"):
+            read(file)
+    (directory.root / "chk-000001").symlink_to(outside)
+    for use in (
+        lambda: directory.read("chk-000001/_metadata"),
+        lambda: directory.exists("chk-000001/_metadata"),
+        lambda: directory.delete("chk-000001/secret"),
+        lambda: directory.delete_tree("chk-000001"),
+        lambda: directory.create_exclusive("chk-000001/new", b""),
+        lambda: directory.replace("chk-000001/_metadata", b""),
+    ):
+        with pytest.raises(StorageError, match="symbolic link"):
+            use()
+    assert sorted(path.name for path in outside.iterdir()) == ["_metadata", "secret"]
+
+
+def test_a_root_that_is_reached_by_a_link_is_fine(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    storage = FileSystemCheckpointStorage(str(tmp_path / "link"))
+    storage.create_exclusive("a", b"x")
+    assert storage.read("a") == b"x"
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_and_does_not_block(
+    directory: FileSystemCheckpointStorage, tmp_path: Path
+) -> None:
+    store = directory.file_store(PREFIX)
+    file = store.write("state", [bytes(50_000)])
+    (directory.root / file.path).unlink()
+    os.mkfifo(directory.root / file.path)
+    with pytest.raises(DamagedCheckpointError, match="no regular file"):
+        store.open(file)
+    os.mkfifo(directory.root / "_metadata")
+    with pytest.raises(StorageError, match="no regular file"):
+        directory.read("_metadata")
+
+
+def test_a_driver_file_of_absurd_size_is_refused_before_it_is_read(directory: FileSystemCheckpointStorage) -> None:
+    directory.create_exclusive("_metadata", b"")
+    os.truncate(directory.root / "_metadata", 1 << 40)
+    with pytest.raises(StorageError, match=str(1 << 40)):
+        directory.read("_metadata")
+
+
+def test_half_written_files_are_listed_apart(directory: FileSystemCheckpointStorage) -> None:
+    directory.create_exclusive("job/run/chk/_metadata", b"x")
+    (directory.root / "job/run/chk/.tmp-abc").write_bytes(b"half")
+    assert directory.list("") == ["job/run/chk/_metadata"]
+    assert directory.unfinished("job") == ["job/run/chk/.tmp-abc"]
+    assert directory.size("job/run/chk/.tmp-abc") == 4

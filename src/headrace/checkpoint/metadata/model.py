@@ -32,6 +32,21 @@ class OperatorRecord(msgspec.Struct, frozen=True):
     subtasks: tuple[SubtaskSnapshot, ...]
 
 
+class TaskTiming(msgspec.Struct, frozen=True, array_like=True):
+    """How long one task took for its part, for those who look at a checkpoint later."""
+
+    level: int
+    slot: int
+    alignment_ms: int = 0
+    """From its first barrier to its snapshot."""
+    sync_ms: int = 0
+    """How long its mailbox stood still."""
+    async_ms: int = 0
+    """How long files were written in the background."""
+    bytes_total: int = 0
+    bytes_uploaded: int = 0
+
+
 class CheckpointMetadata(msgspec.Struct, frozen=True):
     """One complete checkpoint. A field that is later added must have a default, so that older files decode."""
 
@@ -54,6 +69,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True):
     bytes_total: int = 0
     bytes_uploaded: int = 0
     format_version: int = FORMAT_VERSION
+    tasks: tuple[TaskTiming, ...] = ()
+    """In order of level and slot."""
 
 
 def operators_of(snapshots: Iterable[TaskSnapshot], names: Mapping[str, str]) -> tuple[OperatorRecord, ...]:
@@ -79,21 +96,34 @@ def channels_of(snapshots: Iterable[TaskSnapshot]) -> tuple[ChannelSnapshot, ...
     return tuple(task.channels for task in snapshots if task.channels is not None)
 
 
+def timings_of(snapshots: Iterable[TaskSnapshot]) -> tuple[TaskTiming, ...]:
+    """What each task's acknowledgement says about its own time and bytes."""
+    return tuple(
+        TaskTiming(s.level, s.slot, s.alignment_ms, s.sync_ms, s.async_ms, s.bytes_total, s.bytes_uploaded)
+        for s in sorted(snapshots, key=lambda s: (s.level, s.slot))
+    )
+
+
 def state_files(metadata: CheckpointMetadata) -> Iterator[StateFile]:
     """Every handle in the metadata, inline ones too."""
     for operator in metadata.operators:
         for subtask in operator.subtasks:
-            if subtask.keyed is not None:
-                yield from subtask.keyed.files
+            yield from subtask_files(subtask)
     for channel in metadata.channels:
         yield channel.cells
+
+
+def subtask_files(subtask: SubtaskSnapshot) -> Iterator[StateFile]:
+    """The handles of one subtask: keyed state, and prepared output that lies in files."""
+    if subtask.keyed is not None:
+        yield from subtask.keyed.files
+    yield from (item.file for item in subtask.prepared if item.file is not None)
 
 
 def task_files(snapshot: TaskSnapshot) -> Iterator[StateFile]:
     """Every handle in one task's acknowledgement, inline ones too."""
     for subtask in snapshot.subtasks:
-        if subtask.keyed is not None:
-            yield from subtask.keyed.files
+        yield from subtask_files(subtask)
     if snapshot.channels is not None:
         yield snapshot.channels.cells
 

@@ -2,15 +2,15 @@
 
 A storage has two sides. The *driver side* is a small set of named byte strings with exclusive
 create: attempts, metadata, leases. The *task side* is a `FileStore` for the bulk of the state. Both
-name everything by relative paths below one root. `tests/contracts/test_checkpoint_storage.py` is the
-contract; a storage of your own should pass it.
+name everything by relative paths below one root. `headrace.testing.storage_contract` is the contract; a storage
+of your own should pass it.
 """
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -120,6 +120,17 @@ class CheckpointStorage(ABC):
     def delete_tree(self, prefix: str) -> None:
         """Remove the directory `prefix` with all below it (whole path parts: `chk-1` leaves `chk-10` alone)."""
 
+    def size(self, path: str) -> int:
+        """Bytes of `path`; `MissingFileError` if it is not there. For those who look, so a slow answer is fine."""
+        return len(self.read(path))
+
+    def unfinished(self, prefix: str) -> Sequence[str]:
+        """Sorted paths of half-written files below the directory `prefix`, which no `list` shows; most have none.
+
+        Whoever was writing one died, unless the job is running: `headrace checkpoints gc` removes them.
+        """
+        return []
+
     # Task side
 
     @abstractmethod
@@ -138,9 +149,11 @@ class MissingFileError(StorageError, FileNotFoundError):
 def check_contents(file: StateFile, size: int, sha256: str, where: str) -> None:
     """Raise `DamagedCheckpointError` unless the bytes found are those that were recorded."""
     if size != file.size:
-        raise DamagedCheckpointError(
+        error = DamagedCheckpointError(
             f"{where} has {size} bytes, but the checkpoint recorded {file.size}. {DAMAGED_WAY_OUT}"
         )
+        error.found_size = size
+        raise error
     if sha256 != file.sha256:
         raise DamagedCheckpointError(f"{where} has another hash than the checkpoint recorded. {DAMAGED_WAY_OUT}")
 

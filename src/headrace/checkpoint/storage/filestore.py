@@ -26,7 +26,7 @@ from headrace.checkpoint.storage.base import (
     inline_contents,
     inline_file,
 )
-from headrace.checkpoint.storage.paths import SharedName, WriterScope, check_path
+from headrace.checkpoint.storage.paths import SharedName, UnsafePathError, WriterScope, check_path
 from headrace.errors import DamagedCheckpointError, StorageError
 
 _BLOCK = 1024 * 1024
@@ -114,16 +114,15 @@ class FileSystemFileStore:
             undo.pop_all()
 
     def _open(self, file: StateFile) -> IO[bytes]:
-        try:
-            check_path(file.path)
-        except StorageError as error:
-            raise DamagedCheckpointError(f"The checkpoint names a file outside its storage. {error}") from error
         where = self._root / file.path
         try:
+            check_path(file.path)
             with posix.storage_errors("open", where):
-                return open(where, "rb")
+                return posix.open_regular(posix.inside(self._root, file.path))
         except MissingFileError as error:
             raise DamagedCheckpointError(f"{where} is missing from the checkpoint. {DAMAGED_WAY_OUT}") from error
+        except UnsafePathError as error:
+            raise DamagedCheckpointError(f"The checkpoint names a file outside its storage. {error}") from error
 
     def _store(self, path: str, chunks: Iterable[bytes | bytearray | memoryview]) -> tuple[int, str]:
         target = self._root / path

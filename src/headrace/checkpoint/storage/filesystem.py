@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -59,23 +60,28 @@ class FileSystemCheckpointStorage(CheckpointStorage):
             f"{self.root} is on a file system that outlives it"
         )
 
+    def _target(self, path: str) -> Path:
+        check_path(path)
+        with posix.storage_errors("look at", self.root / path):
+            return posix.inside(self.root, path)
+
     def create_exclusive(self, path: str, data: bytes) -> None:
-        target = self.root / check_path(path)
+        target = self._target(path)
         with posix.storage_errors("create", target):
             posix.create_exclusive(target, data)
 
     def replace(self, path: str, data: bytes) -> None:
-        target = self.root / check_path(path)
+        target = self._target(path)
         with posix.storage_errors("replace", target):
             posix.replace(target, data)
 
     def read(self, path: str) -> bytes:
-        target = self.root / check_path(path)
+        target = self._target(path)
         with posix.storage_errors("read", target):
-            return target.read_bytes()
+            return posix.read_whole(target)
 
     def exists(self, path: str) -> bool:
-        target = self.root / check_path(path)
+        target = self._target(path)
         # `Path.is_file` answers False to some errors too; absence must be known, not guessed.
         with posix.storage_errors("look for", target):
             try:
@@ -91,12 +97,12 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         return [f"{directory}/{name}" for name in names] if directory else names
 
     def delete(self, path: str) -> None:
-        target = self.root / check_path(path)
+        target = self._target(path)
         with posix.storage_errors("delete", target):
             target.unlink(missing_ok=True)
 
     def delete_tree(self, prefix: str) -> None:
-        target = self.root / check_path(prefix)
+        target = self._target(prefix)
         with posix.storage_errors("delete", target):
             # A task of a dead attempt may still write into it, so one more round may be needed; what comes
             # later than that is an orphan and goes with the next drop.
@@ -111,6 +117,16 @@ class FileSystemCheckpointStorage(CheckpointStorage):
                         raise
             if target.exists():
                 shutil.rmtree(target)
+
+    def size(self, path: str) -> int:
+        target = self._target(path)
+        with posix.storage_errors("look at", target):
+            return target.stat().st_size
+
+    def unfinished(self, prefix: str) -> Sequence[str]:
+        directory = self._target(prefix)
+        with posix.storage_errors("list", directory):
+            return sorted(f"{prefix}/{name}" for name in posix.unfinished_files(directory))
 
     def file_store(self, prefix: str, known_shared: frozenset[str] = frozenset()) -> FileStore:
         buffer_size = posix.DEFAULT_BUFFER if self.write_buffer_size == -1 else max(4096, self.write_buffer_size)

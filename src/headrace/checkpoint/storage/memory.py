@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -119,6 +119,12 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         with self._lock:
             for path in [path for path in self._files if path.startswith(f"{prefix}/")]:
                 del self._files[path]
+
+    def size(self, path: str) -> int:
+        return len(self.read(path)) if self._directory is None else self._directory.size(path)
+
+    def unfinished(self, prefix: str) -> Sequence[str]:
+        return [] if self._directory is None else self._directory.unfinished(prefix)
 
     def file_store(self, prefix: str, known_shared: frozenset[str] = frozenset()) -> FileStore:
         return _InlineFileStore(check_path(prefix), self.max_state_size)

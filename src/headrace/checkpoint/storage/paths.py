@@ -21,11 +21,15 @@ _SHARED = re.compile(
 )
 
 
+class UnsafePathError(StorageError):
+    """A path that leaves the storage root, or something that is no plain file where one should be."""
+
+
 def check_path(path: str) -> str:
     """`path` itself if it stays inside the storage root: relative, forward slashes, no `..`, no empty part."""
     parts = path.split("/")
     if not path or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise StorageError(
+        raise UnsafePathError(
             f"{path!r} is no path inside checkpoint storage: it must be relative, with forward slashes, without '..'."
         )
     return path

@@ -8,6 +8,7 @@ pages and would report success the second time.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import uuid
@@ -17,12 +18,16 @@ from pathlib import Path
 from typing import IO
 
 from headrace.checkpoint.storage.base import AlreadyExistsError, DurabilityUnknownError, MissingFileError
+from headrace.checkpoint.storage.paths import UnsafePathError
 from headrace.errors import StorageError
 
 TEMPORARY = ".tmp-"
 """Names that start so are half-written; no listing shows them."""
 
 DEFAULT_BUFFER = 256 * 1024
+
+LARGEST_WHOLE = 1 << 30
+"""Of what is read in one piece: metadata, attempts, leases. Metadata with all state inside stays far below it."""
 
 
 @contextmanager
@@ -115,6 +120,60 @@ def replace(path: Path, data: bytes) -> None:
             os.unlink(temporary)
         raise
     sync_directory(path.parent)
+
+
+def inside(root: Path, path: str) -> Path:
+    """`root/path`, refused if any part of `path` is a symbolic link.
+
+    We make none, so a link was put there by somebody else and may lead anywhere: to a file that is not part of the
+    checkpoint, or out of the root for a delete. The root itself may be reached by links.
+    """
+    at = root
+    for part in path.split("/"):
+        at = at / part
+        try:
+            is_link = stat.S_ISLNK(os.lstat(at).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return root / path
+        if is_link:
+            raise UnsafePathError(
+                f"{at} is a symbolic link, which checkpoint storage never makes and does not follow. "
+                f"Put the file or directory itself there."
+            )
+    return at
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a file for reading; a pipe or device, which could block or never end, is refused."""
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise UnsafePathError(f"{path} is no regular file. Checkpoint storage reads nothing else.")
+        return os.fdopen(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def read_whole(path: Path) -> bytes:
+    """All bytes of a small file. What is larger than any file of a driver is refused before memory is taken for it."""
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_WHOLE:
+            raise StorageError(f"{path} has {size} bytes; a file of that kind has at most {LARGEST_WHOLE}.")
+        return file.read()
+
+
+def unfinished_files(directory: Path) -> Iterator[str]:
+    """Paths, relative to `directory`, of the half-written files below it."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            if name.startswith(TEMPORARY):
+                yield (Path(folder) / name).relative_to(directory).as_posix()
 
 
 def list_files(directory: Path, start: str) -> Iterator[str]:
