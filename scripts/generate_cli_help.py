@@ -18,7 +18,7 @@ from headrace.cli.main import main as headrace
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 WIDTH = "80"
 
-_BLOCK = re.compile(r"(<!-- help: ?([\w-]*) -->\n```text\n).*?(^```$)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(<!-- help: ?([\w -]*) -->\n```text\n).*?(^```$)", re.MULTILINE | re.DOTALL)
 
 
 def help_of(command: str) -> str:

@@ -60,7 +60,9 @@ class PreparedItem(msgspec.Struct, frozen=True, array_like=True):
 
     checkpoint_id: int
     payload: bytes
-    """What the sink's committer needs, in the sink's own msgpack encoding."""
+    """What the sink's committer needs, in the sink's own msgpack encoding. Empty where it lies in `file`."""
+    file: StateFile | None = None
+    """The payload of an item too large for `_metadata`, stored anew with every checkpoint that holds the item."""
 
 
 class OperatorStateShare(msgspec.Struct, frozen=True):
@@ -96,6 +98,8 @@ class ChannelSnapshot(msgspec.Struct, frozen=True):
     slot: int
     cells: StateFile
     count: int
+    edges: tuple[int, ...] = ()
+    """Edges of the job that have records among them."""
 
 
 class TaskSnapshot(msgspec.Struct, frozen=True):

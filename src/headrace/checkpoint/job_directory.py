@@ -4,6 +4,7 @@
     <job_id>/run-000001/
         attempt-000003                       exclusive create: claims the number; JSON: pid, host, started_ms
         restored-000003                      what attempt 3 started from; JSON: checkpoint_id or null, source
+        stopping-000003                      attempt 3 is about to publish a savepoint and stop; JSON: where
         chk-000007/attempt-000003/...        state files, named by the attempt that wrote them
         chk-000007/_metadata                 exclusive create: the one commit point
         shared/<2 hex>/<sha256>-000003-000007.sst
@@ -41,7 +42,7 @@ from headrace.errors import (
     UnsupportedFormatError,
 )
 
-__all__ = ["CheckpointRef", "JobDirectory", "PublishOutcomeUnknownError"]
+__all__ = ["CheckpointRef", "JobDirectory", "PublishOutcomeUnknownError", "PublishedCheckpoint"]
 
 GRACE_MS = 30_000
 """How long a shared file must have been unneeded before it is removed, so that a reader of the last moment finishes."""
@@ -64,6 +65,20 @@ class CheckpointRef:
     path: str
     """Of its `_metadata`, in the job's storage."""
     created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCheckpoint:
+    """A `_metadata` that was found in a run."""
+
+    checkpoint_id: CheckpointId
+    path: str
+    """Of its `_metadata`, in the job's storage."""
+    metadata: CheckpointMetadata | None
+    """None if it is damaged."""
+    counts: bool
+    """Whether a restore may take it: it is whole, and no later attempt began before it was published."""
+    problem: RestoreError | None = None
 
 
 class JobDirectory:
@@ -101,6 +116,16 @@ class JobDirectory:
             run += 1
         self._run = run
         return run
+
+    def runs(self) -> list[int]:
+        """The numbers of all runs that left something, ended ones too."""
+        start = f"{self.job_id}/run-"
+        numbers = {path[len(start) :].partition("/")[0] for path in self.storage.list(start)}
+        return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())
+
+    def look_at(self, run: int) -> None:
+        """Read this run from now on, instead of the newest that `open_run` finds. Not for a driver."""
+        self._run = run
 
     def claim_attempt(self) -> AttemptId:
         """Take the next attempt number; from now on every older attempt is fenced off.
@@ -145,6 +170,33 @@ class JobDirectory:
         newest = max(self._numbers("restored-"), default=0)
         return str(self._read_restored(newest).get("source", "")) if newest else ""
 
+    def record_stopping(self, attempt: AttemptId, checkpoint_id: CheckpointId, location: str) -> None:
+        """Say, before a savepoint that stops the job is published outside, where it will be.
+
+        Its sinks commit once it is published: whoever comes after a crash in between must go on from it, and not
+        from an older checkpoint, or output would be written twice.
+        """
+        self.assert_current(attempt)
+        record = {"checkpoint_id": checkpoint_id, "savepoint": location}
+        self.storage.create_exclusive(self._path(f"stopping-{attempt:06d}-{checkpoint_id:06d}"), _json(record))
+
+    def stopping_savepoint(self) -> str | None:
+        """The savepoint that the last attempt that ran was about to publish in order to stop, if there was one.
+
+        It may never have been published: whoever asks looks whether it is there.
+        """
+        last = max(self._numbers("restored-"), default=0)
+        names = self.storage.list(self._path(f"stopping-{last:06d}-"))
+        if not last or not names:
+            return None
+        record = json.loads(self.storage.read(names[-1]))
+        return str(record["savepoint"])
+
+    def restored_ids(self) -> set[CheckpointId]:
+        """Ids of the checkpoints of this run that attempts of this run started from."""
+        records = (self._read_restored(attempt) for attempt in self._numbers("restored-"))
+        return {record["checkpoint_id"] for record in records if record["checkpoint_id"] is not None}
+
     # Checkpoints
 
     def completed(self) -> list[CheckpointRef]:
@@ -153,9 +205,24 @@ class JobDirectory:
         A damaged one is left out if a newer one counts; if none does it is an error: going back further than
         the newest checkpoint could show output twice, and must be somebody's decision.
         """
-        restored = {attempt: self._read_restored(attempt) for attempt in self._numbers("restored-")}
         found: list[CheckpointRef] = []
         damaged: tuple[CheckpointId, RestoreError] | None = None
+        for checkpoint in self.published():
+            if checkpoint.problem is not None:
+                damaged = (checkpoint.checkpoint_id, checkpoint.problem)
+            elif checkpoint.counts and checkpoint.metadata is not None:
+                found.append(_ref(checkpoint.metadata, checkpoint.path))
+        if damaged is not None and (not found or damaged[0] > found[-1].checkpoint_id):
+            raise damaged[1]
+        return found
+
+    def published(self) -> list[PublishedCheckpoint]:
+        """Everything in this run that has a `_metadata`, oldest first, also what is damaged or does not count.
+
+        For those who look at a directory; a restore goes by `completed`.
+        """
+        restored = {attempt: self._read_restored(attempt) for attempt in self._numbers("restored-")}
+        found: list[PublishedCheckpoint] = []
         for checkpoint_id in self._published_ids():
             path = self._metadata_path(checkpoint_id)
             try:
@@ -163,15 +230,11 @@ class JobDirectory:
             except MissingFileError:
                 continue  # dropped since it was listed
             except (DamagedCheckpointError, UnsupportedFormatError) as error:
-                damaged = (checkpoint_id, error)
+                found.append(PublishedCheckpoint(checkpoint_id, path, None, False, error))
                 continue
             bounds = [r["checkpoint_id"] or 0 for attempt, r in restored.items() if attempt > metadata.attempt]
-            if all(checkpoint_id <= bound for bound in bounds):
-                found.append(
-                    CheckpointRef(checkpoint_id, metadata.attempt, metadata.kind, path, created_ms=metadata.created_ms)
-                )
-        if damaged is not None and (not found or damaged[0] > found[-1].checkpoint_id):
-            raise damaged[1]
+            counts = all(checkpoint_id <= bound for bound in bounds)
+            found.append(PublishedCheckpoint(checkpoint_id, path, metadata, counts))
         return found
 
     def newest(self) -> CheckpointRef | None:
@@ -215,7 +278,7 @@ class JobDirectory:
             raise PublishOutcomeUnknownError(
                 f"{path} was published, but whether attempt {metadata.attempt} still owned the job is unknown: {error}"
             ) from error
-        return CheckpointRef(metadata.checkpoint_id, metadata.attempt, metadata.kind, path, metadata.created_ms)
+        return _ref(metadata, path)
 
     # Removal
 
@@ -232,7 +295,14 @@ class JobDirectory:
         counted = [ref.checkpoint_id for ref in self.completed()]
         if not counted:
             return []
-        return sorted({int(match[1]) for match in self._checkpoint_files()} & set(range(counted[-1])) - set(counted))
+        # One that a person restored from by name is theirs to keep.
+        chosen = [str(self._read_restored(attempt).get("source", "")) for attempt in self._numbers("restored-")]
+        return sorted(
+            checkpoint_id
+            for checkpoint_id in {int(match[1]) for match in self._checkpoint_files()} - set(counted)
+            if checkpoint_id < counted[-1]
+            and not any(source.endswith(f"/{self._path(f'chk-{checkpoint_id:06d}')}") for source in chosen)
+        )
 
     def discard(self, files: Iterable[str]) -> None:
         """Delete files of abandoned checkpoints or late acknowledgements.
@@ -365,6 +435,10 @@ class JobDirectory:
             f"{self.storage.location}/{path} is damaged, so it is not known which checkpoints of older attempts count. "
             f"Start from a checkpoint of your choice with --from."
         )
+
+
+def _ref(metadata: CheckpointMetadata, path: str) -> CheckpointRef:
+    return CheckpointRef(metadata.checkpoint_id, metadata.attempt, metadata.kind, path, metadata.created_ms)
 
 
 def _json(record: dict[str, Any]) -> bytes:

@@ -102,6 +102,11 @@ class Lease:
         if generation and self._current()[0] == generation:
             self._storage.replace(self._path(generation), self._record(released=True))
 
+    def owner(self) -> LeaseRecord | None:
+        """Who owns the job right now; None if nobody does, or only somebody who is known to be dead."""
+        _, current = self._current()
+        return None if current is None or self._is_free(current) else current
+
     def _current(self) -> tuple[int, LeaseRecord | None]:
         """The newest generation and its contents; None if it cannot be understood, which counts as expired."""
         while True:

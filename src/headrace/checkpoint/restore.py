@@ -5,7 +5,7 @@
 | keyed | the snapshots that intersect the subtask's key groups | the same |
 | operator list | each subtask its own | all elements in order, dealt out in turn |
 | operator union | all elements to all | all elements to all |
-| broadcast | the copy of the first subtask to all | the same |
+| broadcast | each subtask its own | the copy of the first subtask to all |
 | splits | all back to the enumerator | all back to the enumerator |
 | an operator's `extra` | each subtask its own | none |
 | cells in flight | to the same slots | `needs_rerouting` |
@@ -166,7 +166,8 @@ def _unclaimed(
     kinds: list[str] = []
     subtasks = () if record is None else record.subtasks
     if any(s.keyed is not None and s.keyed.shapes for s in subtasks) and not (target and target.is_keyed):
-        names = sorted({shape.name for s in subtasks if s.keyed is not None for shape in s.keyed.shapes})
+        shapes = {shape for s in subtasks if s.keyed is not None for shape in s.keyed.shapes}
+        names = sorted({"timers" if shape.kind == "timers" else shape.name for shape in shapes})
         kinds.append(f"keyed state {', '.join(names)}")
     if target is None:
         names = sorted({share.shape.name for s in subtasks for share in s.operator_state})
@@ -205,8 +206,9 @@ def _elements(record: OperatorRecord, shape: StateShape, parallelism: int, index
         if share.shape.name == shape.name
     ]
     if shape.kind == "broadcast":
-        # Every subtask holds the same entries; all take one copy, so that all stay the same.
-        return lists[0][1]
+        # Every subtask holds the same entries, but for what is still in flight to it: that goes with its own copy.
+        own = next((elements for subtask, elements in lists if subtask == index), lists[0][1])
+        return own if record.parallelism == parallelism else lists[0][1]
     everything = tuple(element for _, elements in lists for element in elements)
     if shape.kind == "operator-union":
         return everything

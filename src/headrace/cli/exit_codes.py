@@ -8,6 +8,8 @@ from headrace.errors import (
     ConfigurationError,
     FencedError,
     HeadraceError,
+    JobCanceledError,
+    JobControlError,
     JobDefinitionError,
     JobOwnedError,
     RestoreError,
@@ -22,7 +24,9 @@ class ExitCode(IntEnum):
     USAGE = 2, "the command line is wrong"
     REFUSED = 3, "refused to start: a setting, the program or what it restores from is wrong; nothing was changed"
     OWNED = 4, "another process owns the job's checkpoint directory, or has taken it over"
-    SUSPENDED = 130, "stopped by Ctrl-C; the same command resumes"
+    NO_SUCH_JOB = 5, "no running job was found to ask, or it gave no answer"
+    CANCELED = 6, "the job was cancelled (headrace cancel)"
+    SUSPENDED = 130, "stopped by Ctrl-C or headrace stop; the same command resumes"
 
     meaning: str
 
@@ -35,6 +39,10 @@ class ExitCode(IntEnum):
 
 def exit_code_of(error: HeadraceError, *, ever_ran: bool) -> ExitCode:
     """The code for an error that ended a program. Storage that fails before the first record refuses the start."""
+    if isinstance(error, JobCanceledError):
+        return ExitCode.CANCELED
+    if isinstance(error, JobControlError):
+        return ExitCode.NO_SUCH_JOB
     if isinstance(error, JobOwnedError | FencedError):
         return ExitCode.OWNED
     if isinstance(error, ConfigurationError | JobDefinitionError | RestoreError):

@@ -9,9 +9,20 @@ import click
 _COMMANDS = {
     "run": "Run the job of a program.",
     "explain": "Explain a job without running it.",
+    "list": "List your jobs that run on this machine.",
+    "status": "Show what a job is doing.",
+    "savepoint": "Take a savepoint of a running job, or dispose of one.",
+    "stop": "Stop a running job, with a savepoint or without.",
+    "cancel": "End a running job for good.",
+    "checkpoints": "Look at checkpoints: list, inspect, verify, gc.",
+    "state": "Read the state of a checkpoint or savepoint.",
+    "sinks": "Look after what sinks have left on servers.",
     "doctor": "Check this machine: Java, PySpark, Python worker, Spark settings, slots, storage.",
     "demo": "Kill a running job twice, and count what arrived.",
 }
+
+_MODULES = {"list": "list_jobs"}
+"""Where the file of a command cannot have its name."""
 
 
 class _Commands(click.Group):
@@ -23,7 +34,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"headrace.cli.{cmd_name}"), cmd_name)
+        module = _MODULES.get(cmd_name, cmd_name)
+        command = getattr(import_module(f"headrace.cli.{module}"), module)
         assert isinstance(command, click.Command)
         return command
 

@@ -28,6 +28,11 @@ _DECORATORS: tuple[Callable[[Any], Any], ...] = (
         help="Begin from this checkpoint or savepoint instead of the job's own newest checkpoint.",
     ),
     click.option(
+        "--claim",
+        is_flag=True,
+        help="With --from: take possession of it; it is deleted once this job has checkpoints of its own.",
+    ),
+    click.option(
         "--allow-non-restored", is_flag=True, help="Leave behind state of the checkpoint that no operator claims."
     ),
     click.option("--take-over", is_flag=True, help="Take the checkpoint directory from the process that owns it."),
@@ -46,11 +51,14 @@ def job_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def overrides_from(given: dict[str, Any]) -> Overrides:
     """The overrides that these parameters of a command stand for."""
+    if given["claim"] and given["restore_from"] is None:
+        raise click.UsageError("--claim goes with --from: it says whose the checkpoint is that the job begins from.")
     return Overrides(
         parallelism=given["parallelism"],
         checkpoint_dir=given["checkpoint_dir"],
         backend=given["backend"],
         restore_from=given["restore_from"],
+        claim=given["claim"],
         take_over=given["take_over"],
         args=given["args"],
         master=given["master"],

@@ -16,10 +16,10 @@ from headrace.cli.failures import show_failure
 from headrace.cli.options import job_options, overrides_from
 from headrace.cli.program import Program
 from headrace.datastream.overrides import Overrides
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, JobCanceledError
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.observers import Telling, telling
-from headrace.runtime.job.status import StatusBoard
+from headrace.runtime.job.status import JobStatus, StatusBoard
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 
@@ -49,6 +49,12 @@ def run_program(program: Program, overrides: Overrides, *, verbose: bool = False
     except KeyboardInterrupt:
         _console().print(jobs.suspended_text(), style="yellow", soft_wrap=True)
         return ExitCode.SUSPENDED
+    except JobCanceledError as error:
+        if jobs.suspended():
+            _console().print(jobs.suspended_text(), style="yellow", soft_wrap=True)
+            return ExitCode.SUSPENDED
+        _console().print(f"headrace: {error}", style="yellow", soft_wrap=True)
+        return ExitCode.CANCELED
     except HeadraceError as error:
         show_failure(error, program, _console(), verbose=verbose)
         return exit_code_of(error, ever_ran=jobs.ever_ran())
@@ -72,6 +78,10 @@ class StartedJobs:
     def ever_ran(self) -> bool:
         """Whether a record may have been processed."""
         return any(board.report.task_pids for board, _ in self._jobs)
+
+    def suspended(self) -> bool:
+        """Whether the last job was stopped so that it can go on."""
+        return bool(self._jobs) and self._jobs[-1][0].report.status is JobStatus.SUSPENDED
 
     def suspended_text(self) -> str:
         if not self._jobs:

@@ -175,6 +175,13 @@ class Trigger(Message, frozen=True):
     drain: bool = False
 
 
+class SavepointTarget(Message, frozen=True):
+    """Where the files of a savepoint go: sent to every task before the trigger, which not every task gets."""
+
+    checkpoint_id: int
+    location: str
+
+
 class Complete(Message, frozen=True):
     """The checkpoint is durable: commit."""
 
@@ -199,4 +206,4 @@ class Refuse(Message, frozen=True):
     reason: str
 
 
-DriverMessage = Deploy | Start | AssignSplits | Trigger | Complete | Abort | Release | Refuse
+DriverMessage = Deploy | Start | AssignSplits | Trigger | SavepointTarget | Complete | Abort | Release | Refuse

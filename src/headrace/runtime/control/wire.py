@@ -71,6 +71,9 @@ class Connection:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+        # The stream holds the descriptor open too. Its reader, if there is one, was woken by the shutdown.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.close()
 
 
 def _proof(secret: bytes, role: bytes, nonce: bytes) -> bytes:

@@ -6,13 +6,12 @@ for the pure lifecycle and performs the actions that come back.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from headrace import failpoints
@@ -26,9 +25,10 @@ from headrace.checkpoint.metadata.model import (
     channels_of,
     operators_of,
     shared_files_of,
+    timings_of,
 )
 from headrace.checkpoint.storage.paths import WriterScope
-from headrace.errors import CheckpointFailure, FencedError, HeadraceError, StorageError, UserFunctionError
+from headrace.errors import CheckpointFailure, FencedError, HeadraceError, StorageError
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan
 from headrace.plan.settings import CheckpointingMode, JobSettings
@@ -36,7 +36,19 @@ from headrace.runtime.control import messages as msg
 from headrace.runtime.control.server import ControlServer, TaskJoined, TaskKey, TaskLost, TaskSaid
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
+from headrace.runtime.job.outcomes import (
+    Command,
+    End,
+    Outcome,
+    OwnershipLost,
+    SavepointWanted,
+    SourcePositions,
+    SparkEnded,
+    TaskDiedError,
+    error_of,
+)
 from headrace.runtime.job.restoration import Restoration
+from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders, savepoint_of
 from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard, now_ms
 from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.spark.submit import LevelSpec, SparkJob
@@ -47,48 +59,6 @@ START_TIMEOUT_S = 120.0
 CAUSE_WAIT_S = 0.5
 """A dead task is known by its closed connection; its neighbour's error, if there is one, follows within this time."""
 TEARDOWN_S = 15.0
-
-
-class TaskDiedError(HeadraceError):
-    """A task's process ended without a word: killed, out of memory, or its host is gone."""
-
-
-class End(Enum):
-    """How an attempt ended."""
-
-    FINISHED = "finished"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    SUSPENDED = "suspended"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended, and why if it failed."""
-
-    end: End
-    error: HeadraceError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SparkEnded:
-    """The Spark job is over."""
-
-    error: Exception | None
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """From a client: `cancel` or `suspend`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class OwnershipLost:
-    """The lease on the job's directory is somebody else's now."""
-
-    reason: str
 
 
 class Attempt:
@@ -108,8 +78,11 @@ class Attempt:
         events: queue.SimpleQueue[Any],
         board: StatusBoard,
         collected: CollectedResults,
+        orders: SavepointOrders,
         resume: SourcePositions | None,
+        first_complete: Callable[[], None] = lambda: None,
     ) -> None:
+        """`first_complete` is called when as many checkpoints as are to be kept are complete."""
         self._plan = plan
         self._settings = settings
         self._handle = handle
@@ -120,7 +93,11 @@ class Attempt:
         self._events = events
         self._board = board
         self._collected = collected
+        self._orders = orders
+        self._savepoints: dict[int, SavepointOrder] = {}
+        """Savepoints that were triggered, by checkpoint id; failed ones stay, to tidy up behind late tasks."""
         self._resume = resume
+        self._first_complete = first_complete
         self._names = {n.uid: n.name for n in plan.graph.nodes}
         self._retained = {m.checkpoint_id: m for m in retained}
         self._tasks = {facts.TaskId(level.index, slot) for level in plan.levels for slot in range(level.slots)}
@@ -234,6 +211,8 @@ class Attempt:
         self._job.join(TEARDOWN_S)
         self._server.close()
         self._enumerators.close()
+        for order in self._savepoints.values():
+            self._tidy(order)
 
     # -- the loop
 
@@ -302,6 +281,10 @@ class Attempt:
                 return Outcome(End.CANCELED)
             case Command("suspend"):
                 return Outcome(End.SUSPENDED)
+            case SavepointWanted(order):
+                order.taken = True
+                request = facts.SavepointRequested(order.request, order.location, order.stop, order.drain)
+                return self._perform(self._lifecycle.handle(request, now_ms()))
             case OwnershipLost(reason):
                 return self._failed(FencedError(reason))
         return None
@@ -319,6 +302,10 @@ class Attempt:
             case msg.Announced(uid, subtask, splits):
                 self._enumerators.announced(uid, subtask, splits)
             case msg.Acknowledge(checkpoint_id, snapshot):
+                if checkpoint_id in self._savepoints:
+                    order = self._savepoints[checkpoint_id]
+                    order.acknowledged += 1
+                    order.progress = f"{order.acknowledged} of {len(self._tasks)} tasks have written their part"
                 return self._perform(self._lifecycle.handle(facts.TaskAcknowledged(checkpoint_id, who, snapshot), now))
             case msg.Decline(checkpoint_id, failure, detail):
                 reason = CheckpointFailure[failure]
@@ -338,7 +325,7 @@ class Attempt:
             case msg.Progress():
                 self._board.progress(task, message)
             case msg.Failed():
-                return self._failed(_error_of(message))
+                return self._failed(error_of(message, restoring=len(self._ready) < len(self._tasks)))
         return None
 
     def _begin(self) -> None:
@@ -378,11 +365,12 @@ class Attempt:
     # -- actions
 
     def _perform(self, actions: list[act.Action]) -> Outcome | None:
+        outcome: Outcome | None = None
         for action in actions:
-            outcome = self._do(action)
-            if outcome is not None:
-                return outcome
-        return None
+            # Behind an end of the attempt only those are heard who wait for an answer.
+            if outcome is None or isinstance(action, act.SavepointFailed):
+                outcome = self._do(action) or outcome
+        return outcome
 
     def _do(self, action: act.Action) -> Outcome | None:
         match action:
@@ -393,14 +381,30 @@ class Attempt:
             case act.NotifyComplete(checkpoint_id, commit):
                 # A savepoint that does not stop the job commits nothing: recovery would write its output again.
                 if commit:
-                    shared = tuple(sorted(shared_files_of(self._retained[checkpoint_id])))
+                    metadata = self._retained.get(checkpoint_id)
+                    shared = () if metadata is None else tuple(sorted(shared_files_of(metadata)))
                     self._to_all(msg.Complete(checkpoint_id, shared))
             case act.NotifyAbort(checkpoint_id, failure):
                 self._enumerator_states.pop(checkpoint_id, None)
                 self._to_all(msg.Abort(checkpoint_id))
-                failed = self._board.report.checkpoints_failed + 1
-                self._board.update(checkpoints_failed=failed, tolerated_failures=self._lifecycle.consecutive_failures)
-                self._board.event("checkpoint-failed", checkpoint_id=checkpoint_id, reason=failure.value)
+                if checkpoint_id not in self._savepoints:
+                    failed, tolerated = self._board.report.checkpoints_failed + 1, self._lifecycle.consecutive_failures
+                    self._board.update(checkpoints_failed=failed, tolerated_failures=tolerated)
+                    self._board.event("checkpoint-failed", checkpoint_id=checkpoint_id, reason=failure.value)
+            case act.SavepointCompleted(request, _):
+                order = self._orders.get(request)
+                if order is not None and order.stop:
+                    order.progress = "complete; sinks commit, and the job stops"
+                elif order is not None:
+                    self._orders.complete(order)
+            case act.SavepointFailed(request, reason):
+                order = self._orders.get(request)
+                if order is not None:
+                    self._tidy(order)
+                    self._board.event("savepoint-failed", reason=reason, path=order.location)
+                    self._orders.fail(order, reason)
+            case act.RestoreLatest(reason):
+                return Outcome(End.GOING_BACK, HeadraceError(reason))
             case act.DropCheckpoints(checkpoint_ids):
                 return self._guarded(lambda: self._drop(checkpoint_ids))
             case act.DiscardPending(_, files) | act.DiscardLate(_, _, files):
@@ -416,12 +420,18 @@ class Attempt:
         self._enumerator_states[action.checkpoint_id] = self._enumerators.snapshot()
         at_once = self._unaligned and self._settings.checkpointing.aligned_timeout_ms == 0
         unaligned = at_once and action.kind == "checkpoint" and not action.final
+        order = self._orders.get(action.request)
+        if order is not None:
+            self._savepoints[action.checkpoint_id] = order
+            order.progress = f"0 of {len(self._tasks)} tasks have written their part"
+            self._to_all(msg.SavepointTarget(action.checkpoint_id, order.location))
         trigger = msg.Trigger(action.checkpoint_id, unaligned, action.kind == "savepoint", action.stop, action.drain)
         for task in self._tasks if unaligned else self._source_tasks:
             self._server.send(task, trigger)
 
     def _publish(self, action: act.Publish) -> Outcome | None:
         failpoints.hit("after_all_acks")
+        order = self._savepoints.get(action.checkpoint_id)
         mode = "at-least-once" if self._settings.checkpointing.mode is CheckpointingMode.AT_LEAST_ONCE else "aligned"
         channels = channels_of(action.snapshots)
         metadata = CheckpointMetadata(
@@ -439,10 +449,14 @@ class Attempt:
             channels=channels,
             bytes_total=sum(s.bytes_total for s in action.snapshots),
             bytes_uploaded=sum(s.bytes_uploaded for s in action.snapshots),
+            tasks=timings_of(action.snapshots),
         )
         try:
             failpoints.hit("before_publish")
-            self._directory.publish(metadata)
+            if order is None:
+                self._directory.publish(metadata)
+            else:
+                self._publish_outside(order, metadata)
             failpoints.hit("after_publish")
         except FencedError as error:
             return self._failed(error)
@@ -454,9 +468,59 @@ class Attempt:
                     now_ms(),
                 )
             )
-        self._retained[action.checkpoint_id] = metadata
-        self._report(metadata, action)
-        return self._perform(self._lifecycle.handle(facts.Published(action.checkpoint_id), now_ms()))
+        if order is None:
+            self._retained[action.checkpoint_id] = metadata
+            self._report(metadata, action)
+        else:
+            self._report_savepoint(order, metadata, now_ms() - action.triggered_ms)
+        outcome = self._perform(self._lifecycle.handle(facts.Published(action.checkpoint_id), now_ms()))
+        if order is None and len(self._retained) >= self._settings.checkpointing.retain:
+            done, self._first_complete = self._first_complete, lambda: None
+            outcome = outcome or self._guarded(done)
+        return outcome
+
+    def _publish_outside(self, order: SavepointOrder, metadata: CheckpointMetadata) -> None:
+        """A savepoint, at its own place. One that stops the job is announced before, as its sinks will commit."""
+        if order.stop:
+            self._directory.record_stopping(self.number, metadata.checkpoint_id, order.location)
+        else:
+            self._directory.assert_current(self.number)
+        order.may_exist = True
+        try:
+            order.directory.publish(metadata)
+        except PublishOutcomeUnknownError:
+            raise
+        except StorageError:
+            order.may_exist = False
+            raise
+        try:
+            self._directory.assert_current(self.number)
+        except StorageError as error:
+            raise PublishOutcomeUnknownError(
+                f"{order.location} was published, but whether attempt {self.number} still owned the job is not known: "
+                f"{error}"
+            ) from error
+        order.published = savepoint_of(order, metadata, metadata.duration_ms)
+        failpoints.hit("savepoint_published")
+
+    def _report_savepoint(self, order: SavepointOrder, metadata: CheckpointMetadata, duration_ms: int) -> None:
+        self._board.update(
+            savepoints_completed=self._board.report.savepoints_completed + 1, last_savepoint=order.location
+        )
+        self._board.event(
+            "savepoint",
+            checkpoint_id=metadata.checkpoint_id,
+            path=order.location,
+            duration_ms=duration_ms,
+            bytes=metadata.bytes_total,
+            stop=order.stop,
+        )
+
+    def _tidy(self, order: SavepointOrder) -> None:
+        """Remove what a failed savepoint has left; what cannot be removed now is left for the next time."""
+        if not order.may_exist:
+            with contextlib.suppress(StorageError):
+                order.directory.dispose()
 
     def _report(self, metadata: CheckpointMetadata, action: act.Publish) -> None:
         duration_ms = now_ms() - action.triggered_ms
@@ -514,30 +578,3 @@ class Attempt:
     def _to_all(self, message: msg.Message) -> None:
         for task in self._tasks:
             self._server.send(task, message)
-
-
-@dataclass(frozen=True, slots=True)
-class SourcePositions:
-    """Where sources stood when an attempt without checkpoints ended: they never go back behind it."""
-
-    enumerators: dict[str, bytes]
-    by_uid: dict[str, list[bytes]]
-
-    def state(self, uid: str) -> bytes | None:
-        return self.enumerators.get(uid)
-
-    def splits(self, uid: str) -> list[bytes]:
-        return self.by_uid.get(uid, [])
-
-
-def _error_of(message: msg.Failed) -> HeadraceError:
-    if message.operator:
-        return UserFunctionError(
-            message.message,
-            operator=message.operator,
-            uid=message.uid,
-            record=message.record,
-            location=message.location,
-            cause=message.cause,
-        )
-    return TaskDiedError(message.message)

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.runtime.job.savepoints import Savepoint, SavepointOrder
 from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 
 if TYPE_CHECKING:
@@ -56,6 +57,21 @@ class JobClient:
         """Be told of checkpoints, failures and restarts as they happen, on the coordinator's thread: return soon."""
         self._run.board.event_listeners.append(listener)
 
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
+        """Take a savepoint below that directory (or the default place), while the job goes on; the path of it."""
+        return _path_of(self._run.order_savepoint(savepoint_directory))
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool = False, savepoint_directory: str | None = None
+    ) -> Future[str]:
+        """Take a savepoint and stop: nothing is emitted behind it. Done when the job has stopped.
+
+        `advance_to_end_of_event_time` (drain) lets every window and event-time timer fire first. If it fails, the
+        job goes on from its last checkpoint.
+        """
+        order = self._run.order_savepoint(savepoint_directory, stop=True, drain=advance_to_end_of_event_time)
+        return _path_of(order)
+
     def cancel(self) -> Future[None]:
         """Stop for good; checkpoints are kept or deleted as the retention says. Done when the job has stopped."""
         return self._run.cancel()
@@ -71,6 +87,28 @@ class JobClient:
     def collect(self, collector: str) -> Iterator[Any]:
         """The results of `execute_and_collect`, as they come."""
         return self._run.collected.iterate(collector)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            plain = f"'JobClient' object has no attribute {name!r}"
+            if name == "get_accumulators":
+                plain += ". There are no accumulators; user metrics are in get_status_report().metrics"
+            raise AttributeError(plain)
+
+
+def _path_of(order: SavepointOrder) -> Future[str]:
+    path: Future[str] = Future()
+
+    def answer(done: Future[Savepoint]) -> None:
+        error = done.exception()
+        if error is not None:
+            path.set_exception(error)
+        else:
+            path.set_result(done.result().path)
+
+    order.answer.add_done_callback(answer)
+    return path
 
 
 def _resolved(value: Any) -> Future[Any]:

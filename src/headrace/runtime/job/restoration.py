@@ -8,10 +8,12 @@ from headrace.checkpoint.handles import ChannelSnapshot
 from headrace.checkpoint.metadata.model import CheckpointMetadata, shared_files_of
 from headrace.checkpoint.restore import OperatorTarget, RestorePlan, plan_restore
 from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.checkpoint.storage.paths import WriterScope
 from headrace.connectors.sink import Committer
+from headrace.errors import RestoreError
 from headrace.operators.factories import CollectFactory, SinkFactory, SourceFactory
-from headrace.operators.sink import commit_with_retries
-from headrace.plan.graph import JobPlan
+from headrace.operators.sink import commit_with_retries, payload_of
+from headrace.plan.graph import Broadcast, JobPlan
 from headrace.runtime.control.messages import Deploy, SubtaskRestoration
 from headrace.runtime.job.collected import CollectedResults
 
@@ -50,7 +52,10 @@ class Restoration:
             )
             for node in plan.graph.nodes
         ]
-        return cls(plan, metadata, plan_restore(metadata, targets, allow_non_restored=allow_non_restored), storage)
+        restore = plan_restore(metadata, targets, allow_non_restored=allow_non_restored)
+        if restore.needs_rerouting:
+            _refuse_broadcasts_in_flight(plan, metadata)
+        return cls(plan, metadata, restore, storage)
 
     def deploy(self, level: int, slot: int) -> Deploy:
         """The message that opens one task."""
@@ -68,7 +73,8 @@ class Restoration:
             subtasks=tuple(subtasks),
             channels=self._channels(level, slot),
             reroute=self.restore.needs_rerouting,
-            known_shared=tuple(sorted(shared_files_of(self.metadata))),
+            # What lies outside is not ours to refer to: it may be moved or deleted while our checkpoints live.
+            known_shared=tuple(sorted(shared_files_of(self.metadata))) if self.storage is None else (),
         )
 
     def _subtask(self, uid: str, subtask: int) -> SubtaskRestoration:
@@ -82,8 +88,12 @@ class Restoration:
             return tuple(self.restore.channels)
         return tuple(c for c in self.restore.channels if (c.level, c.slot) == (level, slot))
 
-    def commit_sinks(self, job_id: str, attempt: int, collected: CollectedResults) -> int:
-        """Finish the commits of the restored checkpoint and give up what older attempts left; the items committed."""
+    def commit_sinks(self, job_id: str, attempt: int, collected: CollectedResults, own: CheckpointStorage) -> int:
+        """Finish the commits of the restored checkpoint and give up what older attempts left; the items committed.
+
+        `own` is the job's storage, in which the files of the checkpoint lie unless it was brought from outside.
+        """
+        files = (self.storage or own).file_store(WriterScope("", 0, attempt).prefix)
         committed = 0
         for node in self.plan.graph.nodes:
             items = [] if self.restore is None else self.restore.prepared(node.uid)
@@ -100,7 +110,9 @@ class Restoration:
             if committer is None:
                 continue
             try:
-                committed += self._commit(committer, job_id, node.uid, attempt, [item.payload for item in items])
+                payloads = [payload_of(item, files) for item in items]
+                committer.attempt_starts(job_id, node.uid, attempt, node.parallelism)
+                committed += self._commit(committer, job_id, node.uid, attempt, payloads)
             finally:
                 committer.close()
         return committed
@@ -111,3 +123,19 @@ class Restoration:
             commit_with_retries(committer, payloads)
         committer.abort_leftovers(job_id, uid, attempt, payloads)
         return len(payloads)
+
+
+def _refuse_broadcasts_in_flight(plan: JobPlan, metadata: CheckpointMetadata) -> None:
+    """A broadcast record in flight was seen by some subtasks and not by others: no new subtask could stand for both."""
+    before = {record.uid: record.parallelism for record in metadata.operators}
+    in_flight = {edge for channel in metadata.channels for edge in channel.edges}
+    for edge in plan.graph.edges:
+        target = plan.graph.node(edge.target)
+        old = before.get(target.uid, target.parallelism)
+        if edge.id in in_flight and isinstance(edge.partitioning, Broadcast) and old != target.parallelism:
+            raise RestoreError(
+                f"Checkpoint {metadata.checkpoint_id} is unaligned and holds records in flight on the broadcast to "
+                f'"{target.name}" (uid {target.uid}), so it restores only at the parallelism it was taken at, which '
+                f"is {old}, not {target.parallelism}. Restore it at {old} and take a savepoint, or restore an aligned "
+                "checkpoint."
+            )

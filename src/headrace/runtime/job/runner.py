@@ -11,20 +11,23 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+from headrace.checkpoint.claims import claim, claimant, remove_claimed
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lease import Lease
-from headrace.checkpoint.location import open_checkpoint
+from headrace.checkpoint.location import MissingCheckpointError, OpenedCheckpoint, open_checkpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata
-from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.checkpoint.savepoint import savepoint_location
 from headrace.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
     ConfigurationError,
     FencedError,
     HeadraceError,
+    JobCanceledError,
     JobDefinitionError,
     JobFailedError,
     JobOwnedError,
+    OutputLostError,
     RestoreError,
     StorageError,
     UserFunctionError,
@@ -32,18 +35,28 @@ from headrace.errors import (
 from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
 from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
-from headrace.runtime.job.attempt import Attempt, Command, End, Outcome, OwnershipLost, SourcePositions
+from headrace.runtime.job.attempt import Attempt
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.observers import attach_observers
+from headrace.runtime.job.outcomes import (
+    Command,
+    End,
+    Outcome,
+    OwnershipLost,
+    SavepointWanted,
+    SourcePositions,
+)
+from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restoration import Restoration
+from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport, now_ms
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle, obtain_session
 
 LEASE_RENEWAL_S = 2.0
 
-_NO_RESTART = (ConfigurationError, JobDefinitionError, RestoreError, FencedError, JobOwnedError)
+_NO_RESTART = (ConfigurationError, JobDefinitionError, RestoreError, FencedError, JobOwnedError, OutputLostError)
 """Trying again cannot help."""
 
 
@@ -55,14 +68,19 @@ class JobRun:
         self._settings = settings
         self._spark = spark
         self.job_id = settings.job_id
+        self.name = settings.name
         self.collected = CollectedResults()
         self.board = StatusBoard(StatusReport(job_id=settings.job_id, name=settings.name, pid=os.getpid()))
         self.result: Future[JobExecutionResult] = Future()
         self._stopped: Future[None] = Future()
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._orders = SavepointOrders()
+        self._requests: RequestServer | None = None
         self._command: str | None = None
         self._wanted = threading.Event()
         self._started_ms = now_ms()
+        self._asked = ""
+        """Where what was asked for with --from lies."""
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id)
         self._lease = Lease(settings.checkpointing.storage, settings.job_id)
         self._thread = threading.Thread(target=self._run, name=f"job-{settings.job_id}", daemon=True)
@@ -75,6 +93,21 @@ class JobRun:
 
     def suspend(self) -> Future[None]:
         return self._order("suspend")
+
+    def order_savepoint(
+        self, directory: str | None = None, *, stop: bool = False, drain: bool = False
+    ) -> SavepointOrder:
+        """Ask for a savepoint below `directory`. Raises at once if nothing can be written there."""
+        if drain and not stop:
+            raise ConfigurationError("drain sends the end of event time into the stream: it goes with stop only.")
+        settings = self._settings
+        parent = directory or settings.savepoint_dir
+        order = SavepointOrder(
+            savepoint_location(parent, settings.checkpointing.storage, settings.job_id), stop=stop, drain=drain
+        )
+        if self._orders.add(order):
+            self._events.put(SavepointWanted(order))
+        return order
 
     def _order(self, command: str) -> Future[None]:
         if self._command is None:
@@ -89,6 +122,7 @@ class JobRun:
         error: BaseException | None = None
         try:
             self._observers = attach_observers(self.board, self._settings)
+            self._requests = serve_requests(self)
             self._run_owned()
         except BaseException as caught:
             error = caught
@@ -98,10 +132,19 @@ class JobRun:
     def _finish(self, error: BaseException | None) -> None:
         if error is not None:
             self.board.update(status=JobStatus.FAILED, last_failure=str(error))
+        report = self.board.report
+        order = self._orders.stopped
+        if order is not None and report.status is JobStatus.FINISHED:
+            # Only now: the lease is given back, so whoever hears of it may start the job again at once.
+            self._orders.complete(order)
+        self._orders.end(f'Job "{self._settings.name}" has ended ({report.status.value}).')
         for close in getattr(self, "_observers", ()):
             close()
         self.collected.end()
-        report = self.board.report
+        self._stopped.set_result(None)
+        if self._requests is not None:
+            # Before the result, at which a program may end its process: whoever asked from outside is told first.
+            self._requests.close()
         if error is not None:
             self.result.set_exception(error)
         elif report.status is JobStatus.FINISHED:
@@ -117,14 +160,15 @@ class JobRun:
                 )
             )
         else:
-            self.result.set_exception(JobFailedError(f'Job "{self._settings.name}" was {report.status.value.lower()}.'))
-        self._stopped.set_result(None)
+            self.result.set_exception(
+                JobCanceledError(f'Job "{self._settings.name}" was {report.status.value.lower()}.')
+            )
 
     def _run_owned(self) -> None:
         """Own the job's directory and a Spark session for as long as attempts go on."""
         for node in self._plan.graph.nodes:
             if isinstance(node.factory, SinkFactory):
-                node.factory.sink.preflight()
+                node.factory.sink.preflight_for(node.parallelism, self._settings.checkpointing.max_concurrent)
         self._lease.acquire(self._settings.take_over)
         renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._over = threading.Event()
@@ -167,10 +211,17 @@ class JobRun:
         while True:
             outcome, positions = self._attempt(handle, run, positions, first=first)
             first = False
+            order = self._orders.stopped
+            self._orders.end_attempt("the job failed before it was complete")
+            if order is not None and outcome.end is not End.FINISHED and not isinstance(outcome.error, _NO_RESTART):
+                outcome = self._finish_stop(order, outcome)
             match outcome.end:
                 case End.FINISHED:
                     self._end_run("FINISHED", JobStatus.FINISHED)
                     return
+                case End.GOING_BACK:
+                    self.board.update(status=JobStatus.RESTARTING, last_failure=str(outcome.error))
+                    self.board.event("going-back", reason=str(outcome.error))
                 case End.CANCELED:
                     self._end_run("CANCELED", JobStatus.CANCELED)
                     return
@@ -213,14 +264,18 @@ class JobRun:
     ) -> tuple[Outcome, SourcePositions | None]:
         directory = self._directory
         number = directory.claim_attempt()
-        metadata, storage, source = self._choose(first)
+        metadata, outside = self._choose(first)
+        storage, source = (None, "") if outside is None else (outside.storage, outside.path)
         restoration = Restoration.of(
             self._plan, metadata, storage, allow_non_restored=self._settings.allow_non_restored
         )
+        if restoration.restore is not None and restoration.restore.dropped:
+            self.board.event("left-behind", what=restoration.restore.dropped)
+        claimed = self._claim(outside)
         own_id = metadata.checkpoint_id if metadata is not None and not source else None
         directory.record_restored(number, own_id, source)
         try:
-            restoration.commit_sinks(self.job_id, number, self.collected)
+            restoration.commit_sinks(self.job_id, number, self.collected, directory.storage)
         except (CommitFailedError, CommitOutcomeUnknownError) as error:
             return Outcome(End.FAILED, error), None
         retained = [directory.load(ref) for ref in directory.completed()] if not source else []
@@ -239,22 +294,75 @@ class JobRun:
             events=self._events,
             board=self.board,
             collected=self.collected,
+            orders=self._orders,
             resume=positions,
+            first_complete=(lambda: None) if claimed is None else (lambda: remove_claimed(claimed)),
         )
         outcome = attempt.run()
         off = not self._settings.checkpointing.enabled
-        return outcome, attempt.positions() if off and outcome.end is End.FAILED else None
+        return outcome, attempt.positions() if off and outcome.end in (End.FAILED, End.GOING_BACK) else None
 
-    def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, CheckpointStorage | None, str]:
-        """The checkpoint to restore: what was asked for at the first start, else the newest of this job."""
+    def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, OpenedCheckpoint | None]:
+        """The checkpoint to restore, and where it lies if outside.
+
+        In this order: what was asked for, at the first start; a savepoint that was to stop the job and that the
+        driver did not live to see through; the newest of this run; what this run began from.
+        """
         asked = self._settings.restore_from
-        newest = None if asked and first else self._directory.newest()
+        if asked and first:
+            return self._outside(asked)
+        stopping = self._directory.stopping_savepoint()
+        if stopping is not None:
+            # Not published: then nothing was committed, and the newest checkpoint is the one to go on from.
+            with contextlib.suppress(MissingCheckpointError):
+                return self._outside(stopping)
+        newest = self._directory.newest()
         if newest is not None:
-            return self._directory.load(newest), None, ""
-        if asked:
-            opened = open_checkpoint(asked)
-            return opened.metadata, opened.storage, asked
-        return None, None, ""
+            return self._directory.load(newest), None
+        source = self._directory.restored_source()
+        return self._outside(source) if source else (None, None)
+
+    def _outside(self, path: str) -> tuple[CheckpointMetadata, OpenedCheckpoint]:
+        opened = open_checkpoint(path)
+        if path == self._settings.restore_from:
+            self._asked = opened.path
+        return opened.metadata, opened
+
+    def _claim(self, outside: OpenedCheckpoint | None) -> OpenedCheckpoint | None:
+        """What of outside this job owns from now on: what --claim says, or said when this run began from it."""
+        if outside is None:
+            return None
+        storage = self._settings.checkpointing.storage
+        if outside.path == self._asked:
+            if not self._settings.claim:
+                return None
+            claim(outside, self.job_id, storage)
+            return outside
+        owner = claimant(outside)
+        return (
+            outside if owner is not None and (owner.job_id, owner.storage) == (self.job_id, storage.location) else None
+        )
+
+    def _finish_stop(self, order: SavepointOrder, outcome: Outcome) -> Outcome:
+        """The savepoint that stops the job is complete, but the attempt ended before all its output was committed.
+
+        To go back to an older checkpoint would write that output twice, and to stop without it would lose it: so
+        the driver commits it, as it does at the beginning of an attempt.
+        """
+        self.board.event("failure", error=type(outcome.error).__name__, message=str(outcome.error))
+        order.progress = "complete; the driver commits what its tasks could not"
+        number = self._directory.claim_attempt()
+        opened = open_checkpoint(order.location)
+        restoration = Restoration.of(self._plan, opened.metadata, opened.storage, allow_non_restored=True)
+        self._directory.record_restored(number, None, opened.path)
+        try:
+            restoration.commit_sinks(self.job_id, number, self.collected, self._directory.storage)
+        except (CommitFailedError, CommitOutcomeUnknownError) as error:
+            raise JobFailedError(
+                f'Job "{self._settings.name}" stopped with savepoint {order.location}, but not all of its output could '
+                f"be committed: {error} Start it from the savepoint with --from: that commits the rest."
+            ) from error
+        return Outcome(End.FINISHED)
 
     def _drop_orphans(self) -> None:
         try:
@@ -272,7 +380,7 @@ class JobRun:
                 event = self._events.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(event, Command | OwnershipLost):
+            if isinstance(event, Command | OwnershipLost | SavepointWanted):
                 kept.append(event)
         for event in kept:
             self._events.put(event)

@@ -26,6 +26,8 @@ class JobStatus(Enum):
     FINISHED = "FINISHED"
     RESTARTING = "RESTARTING"
     SUSPENDED = "SUSPENDED"
+    RECONCILING = "RECONCILING"
+    """Flink's, for a job that finds its running tasks again; no job is ever in it here."""
 
     @property
     def is_terminal(self) -> bool:
@@ -70,6 +72,9 @@ class StatusReport:
     checkpoints_failed: int = 0
     tolerated_failures: int = 0
     last_checkpoint: CheckpointReport | None = None
+    savepoints_completed: int = 0
+    last_savepoint: str = ""
+    """Where the last savepoint of this run lies."""
     last_failure: str = ""
     storage: str = ""
     task_pids: dict[str, int] = field(default_factory=dict)

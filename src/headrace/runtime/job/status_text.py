@@ -51,6 +51,18 @@ def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> 
             return f"{job}: checkpoint {detail['checkpoint_id']} given up: {detail['reason']}"
         case "checkpoint-declined":
             return f"{job}: a task declined checkpoint {detail['checkpoint_id']}: {detail['reason']}"
+        case "savepoint":
+            after = "; the job stops" if detail["stop"] else ""
+            took = duration(detail["duration_ms"] / 1_000)
+            return f"{job}: savepoint {detail['path']}, {size_text(detail['bytes'])} in {took}{after}"
+        case "savepoint-failed":
+            return f"{job}: savepoint {detail['path']} failed: {detail['reason']}"
+        case "going-back":
+            return f"{job} goes on from its last checkpoint: {detail['reason']}"
+        case "left-behind":
+            return f"{job} leaves behind what no operator claims: {'; '.join(detail['what'])}"
+        case "no-channel":
+            return f"{job} cannot be reached by headrace savepoint, stop and cancel: {detail['reason']}"
         case "storage-trouble":
             return f"{job}: checkpoint storage: {detail['reason']}"
     return None

@@ -48,7 +48,7 @@ def test_watermark_idle_and_end_come_back(address: Address, time_ms: int, idle: 
     assert {address_of(c) for c in (watermark, rest, end)} == {address}
 
 
-@given(st.builds(Barrier, st.integers(1, 2**63), st.booleans(), st.booleans(), st.booleans()))
+@given(st.builds(Barrier, st.integers(1, 2**63), st.booleans(), st.booleans(), st.booleans(), st.booleans()))
 def test_a_barrier_comes_back(barrier: Barrier) -> None:
     assert barrier.encode()[0] == BARRIER
     assert Barrier.decode(barrier.encode()) == barrier
@@ -62,6 +62,7 @@ def test_a_barrier_comes_back(barrier: Barrier) -> None:
         (idle_cell(Address(1, 2, 3), True), "03 0100 0200 0300 01"),
         (end_cell(Address(1, 2, 3)), "04 0100 0200 0300"),
         (Barrier(7, unaligned=True, stopping=True).encode(), "05 0700000000000000 05"),
+        (Barrier(7, canonical=True, stopping=True, drain=True).encode(), "05 0700000000000000 0e"),
         (NUDGE_CELL, "00"),
     ],
 )

@@ -1,0 +1,121 @@
+"""Whose a restored checkpoint is: *no-claim* leaves it untouched, *claim* makes it the restoring job's own.
+
+    <savepoint>/_claimed            exclusive create, by a restore with --claim only; JSON: who claimed it
+
+A claimed one is removed by its new owner as soon as enough checkpoints of the owner's own are complete; until then
+nobody else may claim or dispose of it. A restore without --claim writes nothing at all, so the savepoint may be
+read-only and may be restored any number of times, by several jobs at once.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import msgspec
+
+from headrace.checkpoint.lease import Lease
+from headrace.checkpoint.location import OpenedCheckpoint, open_checkpoint
+from headrace.checkpoint.savepoint import CLAIM_FILE, SavepointDirectory
+from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError
+from headrace.errors import ConfigurationError, RestoreError
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The contents of a claim file."""
+
+    job_id: str
+    storage: str
+    """Where the owner's own checkpoints go: with the job id it tells one job from another."""
+    host: str
+    pid: int
+    claimed_ms: int
+
+
+def claim(opened: OpenedCheckpoint, job_id: str, storage: CheckpointStorage) -> None:
+    """Take possession before the first file is restored. The same job may do so again, any other is refused."""
+    other = claimant(opened)
+    if other is None:
+        _refuse_while_it_runs(opened, job_id, storage)
+        mine = Claim(job_id, storage.location, socket.gethostname(), os.getpid(), time.time_ns() // 1_000_000)
+        try:
+            opened.storage.create_exclusive(_claim_path(opened), msgspec.json.encode(mine))
+        except AlreadyExistsError:
+            other = claimant(opened)
+        else:
+            return
+    if other is None or (other.job_id, other.storage) != (job_id, storage.location):
+        raise RestoreError(
+            f"{opened.path} cannot be claimed by job {job_id}: {_owner_text(other)}. "
+            "Restore it without --claim, or wait until that job is done with it."
+        )
+
+
+def claimant(opened: OpenedCheckpoint) -> Claim | None:
+    """Who has claimed it; None if nobody has."""
+    try:
+        return msgspec.json.decode(opened.storage.read(_claim_path(opened)), type=Claim)
+    except MissingFileError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise RestoreError(
+            f"{opened.path}/{CLAIM_FILE} is damaged, so it is not known who claimed it. Delete that file if nobody did."
+        ) from error
+
+
+def remove_claimed(opened: OpenedCheckpoint) -> None:
+    """Delete what this job has claimed and needs no more. A second call does nothing."""
+    if not opened.inside:
+        SavepointDirectory(opened.storage).dispose()
+        return
+    storage, folder = opened.storage, opened.inside
+    storage.delete(f"{folder}/_metadata")
+    storage.delete_tree(folder)
+    run = folder.rpartition("/")[0]
+    if not any(path.endswith("/_metadata") for path in storage.list(f"{run}/chk-")):
+        # Shared files belong to all checkpoints of that run; the last one takes them along.
+        storage.delete_tree(f"{run}/shared")
+
+
+def dispose_savepoint(path: str, *, force: bool = False) -> OpenedCheckpoint:
+    """Delete the savepoint at `path`; refused for anything that is none, or that a claimed restore still uses."""
+    opened = open_checkpoint(path)
+    if opened.inside:
+        raise ConfigurationError(
+            f"{path} is checkpoint {opened.metadata.checkpoint_id} of job {opened.metadata.job_id}, no savepoint: the "
+            "job drops it when it has newer ones. See `headrace checkpoints gc`."
+        )
+    owner = None if force else claimant(opened)
+    if owner is not None:
+        raise RestoreError(
+            f"{path} is still in use: {_owner_text(owner)}, and deletes it itself when it has a checkpoint of its own. "
+            "If that job will never run again, use --force."
+        )
+    SavepointDirectory(opened.storage).dispose()
+    return opened
+
+
+def _refuse_while_it_runs(opened: OpenedCheckpoint, job_id: str, storage: CheckpointStorage) -> None:
+    """A checkpoint in the directory of a job that is running is that job's to drop."""
+    if not opened.inside:
+        return
+    writer = opened.inside.partition("/")[0]
+    if (writer, opened.storage.location) == (job_id, storage.location):
+        return
+    owner = Lease(opened.storage, writer).owner()
+    if owner is not None:
+        raise RestoreError(
+            f"{opened.path} cannot be claimed: it belongs to job {writer}, which process {owner.pid} on {owner.host} "
+            "runs right now. Restore it without --claim, or stop that job first."
+        )
+
+
+def _claim_path(opened: OpenedCheckpoint) -> str:
+    return f"{opened.inside}/{CLAIM_FILE}" if opened.inside else CLAIM_FILE
+
+
+def _owner_text(owner: Claim | None) -> str:
+    if owner is None:
+        return "another job was faster"
+    return f"job {owner.job_id} ({owner.storage}) claimed it from {owner.host}"
