@@ -1,97 +1,57 @@
-"""What every transactional sink promises: whatever dies whenever, each record is seen once, and none before its
-commit."""
+"""The sinks that come with Headrace, and an example of each template, keep the contract of sinks."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import pickle
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
+from example_sinks import (
+    SqliteLogSink,
+    SqliteUpsertSink,
+    Table,
+    TableSink,
+    TableTransaction,
+    TwoStepLogSink,
+    numbers_in,
+)
 
 from headrace.connectors.files import BucketAssigner, Encoder, FileSink, RollingPolicy
 from headrace.connectors.files.staging import FileTransaction
-from headrace.connectors.sink import Sink, SinkGuarantee, SinkWriter, WriterContext
-from headrace.connectors.two_phase import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
+from headrace.connectors.write_ahead import Marker
+from headrace.testing.sink_contract import Crash, NewSink, SinkContract, SinkJob, SinkUnderTest, check_sink
 from headrace.types.information import Types
 
-PARALLELISM = 2
-CHECKPOINTS = 4
-RECORDS_PER_CHECKPOINT = 6
 NUMBER = Types.ROW_NAMED(["n"], [Types.LONG()])
 
 
-class Table:
-    """A store with transactions; what is in `rows` is what a reader sees."""
-
-    def __init__(self) -> None:
-        self.open: dict[str, list[Any]] = {}
-        self.prepared: dict[str, list[Any]] = {}
-        self.committed: set[str] = set()
-        self.rows: list[Any] = []
-
-
-class TableTransaction(msgspec.Struct):
-    name: str
-
-
-class TableSink(TwoPhaseCommitSink[TableTransaction]):
-    """The template as a user would extend it."""
-
-    transaction_type = TableTransaction
-
-    def __init__(self, table: Table) -> None:
-        self.table = table
-
-    def open(self, context: WriterContext) -> None:
-        self.count = 0
-
-    def begin(self) -> TableTransaction:
-        self.count += 1
-        name = f"{self.context.uid}/{self.context.attempt}/{self.context.subtask}/{self.count}"
-        self.table.open[name] = []
-        return TableTransaction(name)
-
-    def invoke(self, txn: TableTransaction, value: Any, timestamp: int | None) -> None:
-        self.table.open[txn.name].append(value)
-
-    def pre_commit(self, txn: TableTransaction) -> None:
-        self.table.prepared[txn.name] = self.table.open.pop(txn.name)
-
-    def commit(self, txn: TableTransaction) -> None:
-        if txn.name not in self.table.committed:
-            self.table.committed.add(txn.name)
-            self.table.rows += self.table.prepared.pop(txn.name)
-
-    def abort(self, txn: TableTransaction) -> None:
-        self.table.open.pop(txn.name, None)
-        self.table.prepared.pop(txn.name, None)
-
-    def find_leftovers(self, job_id: str, uid: str, attempt: int) -> list[TableTransaction]:
-        names = [*self.table.open, *self.table.prepared]
-        return [TableTransaction(name) for name in names if int(name.split("/")[1]) < attempt]
-
-
-@dataclass
-class Case:
-    """A sink, how its output is read, and what is left over behind the scenes."""
-
-    sink: Sink
-    visible: Callable[[], list[int]]
-    leftovers: Callable[[], list[str]]
-    to_record: Callable[[int], Any] = field(default=lambda n: n)
-
-
-def table(folder: Path) -> Case:
+def two_phase_table(folder: Path) -> SinkUnderTest:
     store = Table()
-    return Case(TableSink(store), lambda: list(store.rows), lambda: [*store.open, *store.prepared])
+    return SinkUnderTest(
+        TableSink(store),
+        visible=lambda: list(store.rows),
+        leftovers=lambda: [*store.open, *store.prepared],
+        travels=False,
+    )
+
+
+def write_ahead_log(folder: Path) -> SinkUnderTest:
+    sink = SqliteLogSink(folder / "numbers.db")
+    return SinkUnderTest(sink, visible=sink.numbers)
+
+
+def write_ahead_log_with_a_marker_apart(folder: Path) -> SinkUnderTest:
+    sink = TwoStepLogSink(folder / "numbers.db")
+    return SinkUnderTest(sink, visible=sink.numbers)
+
+
+def idempotent_table(folder: Path) -> SinkUnderTest:
+    path = folder / "numbers.db"
+    return SinkUnderTest(SqliteUpsertSink(path), visible=lambda: numbers_in(path))
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -105,19 +65,31 @@ def staged_files(folder: Path) -> list[str]:
     return sorted(path.name for path in files if path.suffix != ".committed")
 
 
-def lines_of(folder: Path) -> list[int]:
-    return [int(line) for path in visible_files(folder) for line in path.read_text().splitlines()]
+def files(
+    sink: FileSink,
+    folder: Path,
+    read: Callable[[Path], list[int]],
+    to_record: Callable[[int], Any] = lambda n: n,
+) -> SinkUnderTest:
+    return SinkUnderTest(
+        sink,
+        visible=lambda: [n for path in visible_files(folder) for n in read(path)],
+        to_record=to_record,
+        leftovers=lambda: staged_files(folder),
+    )
 
 
-def text_files(folder: Path) -> Case:
-    sink = FileSink.for_row_format(folder, Encoder.simple_string_encoder())
-    return Case(sink, lambda: lines_of(folder), lambda: staged_files(folder))
+def lines_of(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().splitlines()]
 
 
-def small_files(folder: Path) -> Case:
+def text_files(folder: Path) -> SinkUnderTest:
+    return files(FileSink.for_row_format(folder, Encoder.simple_string_encoder()), folder, lines_of)
+
+
+def small_files(folder: Path) -> SinkUnderTest:
     policy = RollingPolicy.default_rolling_policy(part_size=1)
-    sink = FileSink.text(folder).with_rolling_policy(policy).build()
-    return Case(sink, lambda: lines_of(folder), lambda: staged_files(folder))
+    return files(FileSink.text(folder).with_rolling_policy(policy).build(), folder, lines_of)
 
 
 class Evenness(BucketAssigner):
@@ -125,235 +97,51 @@ class Evenness(BucketAssigner):
         return "even" if value % 2 == 0 else "odd/deep"
 
 
-def bucketed_files(folder: Path) -> Case:
-    sink = FileSink.text(folder).with_bucket_assigner(Evenness())
-    return Case(sink, lambda: lines_of(folder), lambda: staged_files(folder))
+def bucketed_files(folder: Path) -> SinkUnderTest:
+    return files(FileSink.text(folder).with_bucket_assigner(Evenness()), folder, lines_of)
 
 
-def json_files(folder: Path) -> Case:
-    def read() -> list[int]:
-        return [json.loads(line)["n"] for path in visible_files(folder) for line in path.read_text().splitlines()]
+def json_files(folder: Path) -> SinkUnderTest:
+    def read(path: Path) -> list[int]:
+        return [json.loads(line)["n"] for line in path.read_text().splitlines()]
 
-    return Case(FileSink.json_lines(folder), read, lambda: staged_files(folder), lambda n: {"n": n})
-
-
-def parquet_files(folder: Path) -> Case:
-    def read() -> list[int]:
-        return [n for path in visible_files(folder) for n in pq.read_table(path)["n"].to_pylist()]
-
-    return Case(FileSink.parquet(folder, NUMBER), read, lambda: staged_files(folder), lambda n: (n,))
+    return files(FileSink.json_lines(folder), folder, read, lambda n: {"n": n})
 
 
-@pytest.fixture(
-    params=[table, text_files, small_files, bucketed_files, json_files, parquet_files], ids=lambda make: make.__name__
-)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    make: Callable[[Path], Case] = request.param
-    return make(tmp_path / "out")
+def parquet_files(folder: Path) -> SinkUnderTest:
+    def read(path: Path) -> list[int]:
+        return [int(n) for n in pq.read_table(path)["n"].to_pylist()]
+
+    return files(FileSink.parquet(folder, NUMBER), folder, read, lambda n: (n,))
 
 
-class Crash(Enum):
-    BEFORE_PREPARE = "records written, no barrier yet"
-    AFTER_FIRST_PREPARE = "one of two subtasks is prepared"
-    AFTER_PREPARE = "prepared, but the checkpoint is not published"
-    AFTER_PUBLISH = "published, nothing committed"
-    AFTER_FIRST_COMMIT = "one of two subtasks has committed"
-    AFTER_COMMIT = "committed, but nobody was told"
+KINDS = [
+    *(two_phase_table, write_ahead_log, write_ahead_log_with_a_marker_apart, idempotent_table),
+    *(text_files, small_files, bucketed_files, json_files, parquet_files),
+]
 
 
-class Died(Exception):
-    pass
+class TestSinks(SinkContract):
+    """Each kind of sink against the whole contract."""
+
+    @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+    def new_sink(self, request: pytest.FixtureRequest, tmp_path: Path) -> NewSink:
+        return in_folders(request.param, tmp_path)
 
 
-@dataclass
-class Checkpoint:
-    """What survives: how far the source was, and the prepared items of every subtask."""
+def in_folders(kind: Callable[[Path], SinkUnderTest], parent: Path) -> NewSink:
+    """Sinks of one kind, each in a folder of its own."""
+    numbers = itertools.count()
 
-    id: int = 0
-    position: int = 0
-    items: tuple[bytes, ...] = ()
+    def make() -> SinkUnderTest:
+        folder = parent / str(next(numbers))
+        folder.mkdir()
+        return kind(folder)
 
-
-@dataclass
-class Job:
-    """The runtime's side of a sink, in small: attempts, barriers, publishing, committing, recovery.
-
-    After every step it looks at what a reader sees: nothing that no published checkpoint holds, nothing twice.
-    """
-
-    case: Case
-    attempt: int = 0
-    last: Checkpoint = field(default_factory=Checkpoint)
-    alive: list[SinkWriter] = field(default_factory=list)
-    zombies: list[SinkWriter] = field(default_factory=list)
-
-    def run(self, crash: Crash | None = None, at: int = 0, *, abort: int | None = None) -> None:
-        """One attempt to the end of input, or to its crash at checkpoint `at`; `abort` is never published."""
-        self.attempt += 1
-        recovery = self.case.sink.create_committer()
-        assert recovery is not None
-        recovery.commit(self.last.items)
-        recovery.abort_leftovers("job", "sink", self.attempt, self.last.items)
-        recovery.close()
-        self.check()
-        # The sink travels to the tasks anew in every attempt.
-        sink = self.case.sink if isinstance(self.case.sink, TableSink) else pickle.loads(pickle.dumps(self.case.sink))
-        committer = sink.create_committer()
-        contexts = [WriterContext("job", "sink", s, PARALLELISM, self.attempt) for s in range(PARALLELISM)]
-        self.alive = [sink.create_writer(context) for context in contexts]
-        for writer in self.alive:
-            writer.open()
-        uncommitted: list[bytes] = []
-        while self.last.id < CHECKPOINTS:
-            checkpoint = self.last.id + 1
-            position = checkpoint * RECORDS_PER_CHECKPOINT
-            start = self.last.position
-            if abort == checkpoint:
-                # The barrier of a checkpoint that is then given up: its items go with the next one.
-                middle = start + RECORDS_PER_CHECKPOINT // 2
-                self.write(start, middle)
-                uncommitted += self.prepare(checkpoint, None, 0)
-                start = middle
-            self.write(start, position)
-            self.die_if(crash is Crash.BEFORE_PREPARE and at == checkpoint)
-            uncommitted += self.prepare(checkpoint, crash, at)
-            self.die_if(crash is Crash.AFTER_PREPARE and at == checkpoint)
-            self.last = Checkpoint(checkpoint, position, tuple(uncommitted))
-            self.check()
-            self.die_if(crash is Crash.AFTER_PUBLISH and at == checkpoint)
-            for item in uncommitted:
-                committer.commit([item])
-                self.check()
-                self.die_if(crash is Crash.AFTER_FIRST_COMMIT and at == checkpoint)
-            self.die_if(crash is Crash.AFTER_COMMIT and at == checkpoint)
-            committer.commit(uncommitted)  # a repeated notice
-            uncommitted = []
-            assert sorted(self.case.visible()) == list(range(position))
-        for writer in self.alive:
-            writer.close()
-
-    def write(self, start: int, end: int) -> None:
-        for subtask, writer in enumerate(self.alive):
-            # The last checkpoint's records all go to one subtask: the other has nothing to prepare.
-            mine = [n for n in range(start, end) if n % PARALLELISM == subtask or n >= RECORDS_PER_CHECKPOINT * 3]
-            if start >= RECORDS_PER_CHECKPOINT * 3 and subtask == 1:
-                mine = []
-            records = [self.case.to_record(n) for n in mine]
-            writer.write_batch(records[1:], None)
-            for record in records[:1]:
-                writer.write(record, None)
-        self.check()
-
-    def prepare(self, checkpoint: int, crash: Crash | None, at: int) -> list[bytes]:
-        items: list[bytes] = []
-        for subtask, writer in enumerate(self.alive):
-            writer.flush()
-            items += writer.prepare_commit(checkpoint)
-            self.die_if(crash is Crash.AFTER_FIRST_PREPARE and at == checkpoint and subtask == 0)
-        self.check()
-        return items
-
-    def die_if(self, dies: bool) -> None:
-        if dies:
-            self.zombies += self.alive  # killed: nobody calls close
-            raise Died
-
-    def check(self) -> None:
-        seen = Counter(self.case.visible())
-        assert all(count == 1 for count in seen.values()), f"seen twice: {seen}"
-        assert set(seen) <= set(range(self.last.position)), "seen before any checkpoint held it"
+    return make
 
 
-def finish(job: Job, crash: Crash, at: int) -> None:
-    with pytest.raises(Died):
-        job.run(crash, at)
-    job.run()
-
-
-@pytest.mark.parametrize("crash", Crash)
-@pytest.mark.parametrize("at", range(1, CHECKPOINTS + 1))
-def test_a_crash_at_any_step_of_any_checkpoint_leaves_each_record_visible_once(
-    case: Case, crash: Crash, at: int
-) -> None:
-    job = Job(case)
-
-    finish(job, crash, at)
-
-    assert sorted(case.visible()) == list(range(CHECKPOINTS * RECORDS_PER_CHECKPOINT))
-    assert case.leftovers() == []
-
-
-def test_several_crashes_in_a_row_leave_each_record_visible_once(case: Case) -> None:
-    job = Job(case)
-
-    for crash in [*Crash, *Crash]:
-        with pytest.raises(Died):
-            job.run(crash, job.last.id + 1)
-        if job.last.id == CHECKPOINTS - 1:
-            break
-    job.run()
-
-    assert sorted(case.visible()) == list(range(CHECKPOINTS * RECORDS_PER_CHECKPOINT))
-    assert case.leftovers() == []
-
-
-def test_output_of_an_aborted_checkpoint_is_committed_with_the_next_one(case: Case) -> None:
-    Job(case).run(abort=2)
-
-    assert sorted(case.visible()) == list(range(CHECKPOINTS * RECORDS_PER_CHECKPOINT))
-
-
-def test_a_checkpoint_without_records_opens_no_transaction(case: Case) -> None:
-    writer = case.sink.create_writer(WriterContext("job", "sink", 0, 1, 1))
-    writer.open()
-
-    for checkpoint in (1, 2, 3):
-        writer.write_batch([], None)
-        writer.flush()
-        assert list(writer.prepare_commit(checkpoint)) == []
-    writer.close()
-
-    assert case.visible() == []
-    assert case.leftovers() == []
-
-
-def test_a_task_that_fails_gives_up_what_it_has_not_prepared(case: Case) -> None:
-    writer = case.sink.create_writer(WriterContext("job", "sink", 0, 1, 1))
-    writer.open()
-    writer.write(case.to_record(1), None)
-    items = list(writer.prepare_commit(1))
-    writer.write(case.to_record(2), None)
-
-    writer.close()
-
-    committer = case.sink.create_committer()
-    assert committer is not None
-    committer.commit(items)
-    assert case.visible() == [1]
-    assert case.leftovers() == []
-
-
-def test_recovery_removes_what_older_attempts_left_and_spares_its_own(case: Case) -> None:
-    contexts = [WriterContext("job", "sink", 0, 1, 1), WriterContext("job", "sink", 0, 1, 2)]
-    old, new = (case.sink.create_writer(context) for context in contexts)
-    for number, writer in enumerate((old, new)):
-        writer.open()
-        writer.write(case.to_record(number), None)
-    committer = case.sink.create_committer()
-    assert committer is not None
-
-    committer.abort_leftovers("job", "sink", 2, [])
-
-    items = list(new.prepare_commit(1))
-    committer.commit(items)
-    assert case.visible() == [1]
-    assert case.leftovers() == []
-
-
-def test_a_two_phase_sink_says_so(case: Case) -> None:
-    assert case.sink.guarantee is SinkGuarantee.TWO_PHASE
-    assert TwoPhaseCommitSinkFunction is TwoPhaseCommitSink
-    case.sink.preflight()
+# The oracle must be able to fail.
 
 
 class HastySink(FileSink):
@@ -371,23 +159,83 @@ class ForgetfulTableSink(TableSink):
         self.table.rows += self.table.prepared[txn.name]
 
 
-def outcome(job: Job, crash: Crash, at: int) -> str:
-    try:
-        finish(job, crash, at)
-    except AssertionError as error:
-        return str(error).splitlines()[0]
-    return "nothing"
+class BoastfulLogSink(TwoStepLogSink):
+    """Says exactly-once, but its process may die between values and marker; here it does so once."""
+
+    guarantee = SqliteLogSink.guarantee
+
+    def send(self, values: Any, marker: Marker) -> None:
+        died = self.path.with_suffix(".died")
+        if not died.exists():
+            died.touch()
+            with self.db:
+                self.db.executemany("INSERT INTO numbers VALUES (?)", [[value] for value in values])
+            raise ConnectionError("the process died here")
+        super().send(values, marker)
 
 
-def test_the_oracle_notices_a_sink_that_shows_files_before_their_commit(tmp_path: Path) -> None:
-    hasty = HastySink(tmp_path, Encoder.simple_string_encoder())
-    case = Case(hasty, lambda: lines_of(tmp_path), lambda: staged_files(tmp_path))
+class LosingLogSink(SqliteLogSink):
+    """Takes the number of a checkpoint for its name, so a job that begins anew finds its output sent already."""
 
-    assert outcome(Job(case), Crash.AFTER_PREPARE, 2) == "seen before any checkpoint held it"
+    def send(self, values: Any, marker: Marker) -> None:
+        super().send(values, without_token(marker))
+
+    def is_committed(self, marker: Marker) -> bool:
+        return super().is_committed(without_token(marker))
 
 
-def test_the_oracle_notices_a_sink_that_commits_twice() -> None:
-    store = Table()
-    case = Case(ForgetfulTableSink(store), lambda: list(store.rows), list)
+def without_token(marker: Marker) -> Marker:
+    return Marker(marker.job_id, marker.uid, marker.shard, marker.checkpoint_id, 0, "")
 
-    assert outcome(Job(case), Crash.AFTER_COMMIT, 1).startswith("seen twice")
+
+def broken_promise_of(kind: Callable[[Path], SinkUnderTest], parent: Path) -> str:
+    with pytest.raises(AssertionError) as broken:
+        check_sink(in_folders(kind, parent))
+    return str(broken.value)
+
+
+def test_the_suite_notices_a_sink_that_shows_files_before_their_commit(tmp_path: Path) -> None:
+    def hasty(folder: Path) -> SinkUnderTest:
+        return files(HastySink(folder, Encoder.simple_string_encoder()), folder, lines_of)
+
+    assert "seen before any checkpoint held it" in broken_promise_of(hasty, tmp_path)
+
+
+def test_the_suite_notices_a_sink_that_commits_twice(tmp_path: Path) -> None:
+    def forgetful(folder: Path) -> SinkUnderTest:
+        store = Table()
+        return SinkUnderTest(ForgetfulTableSink(store), lambda: list(store.rows), travels=False)
+
+    assert "seen twice" in broken_promise_of(forgetful, tmp_path)
+
+
+def test_the_suite_notices_a_marker_that_a_new_run_of_the_job_repeats(tmp_path: Path) -> None:
+    def losing(folder: Path) -> SinkUnderTest:
+        sink = LosingLogSink(folder / "numbers.db")
+        return SinkUnderTest(sink, visible=sink.numbers)
+
+    assert "committed, but not seen" in broken_promise_of(losing, tmp_path)
+
+
+def test_the_suite_notices_values_and_marker_that_are_not_one_transaction(tmp_path: Path) -> None:
+    sink = BoastfulLogSink(tmp_path / "numbers.db")
+    job = SinkJob(SinkUnderTest(sink, visible=sink.numbers))
+
+    with pytest.raises(ConnectionError):
+        job.run()
+    with pytest.raises(AssertionError, match="seen twice"):
+        job.run()
+
+
+def test_a_marker_apart_from_its_values_is_at_least_once_and_never_less(tmp_path: Path) -> None:
+    sink = TwoStepLogSink(tmp_path / "numbers.db")
+    job = SinkJob(SinkUnderTest(sink, visible=sink.numbers))
+
+    job.dies(Crash.AFTER_PUBLISH, 2)
+    job.run()
+
+    assert set(sink.numbers()) == set(range(24))
+
+
+def test_the_suite_can_be_called_without_pytest(tmp_path: Path) -> None:
+    check_sink(in_folders(write_ahead_log, tmp_path))

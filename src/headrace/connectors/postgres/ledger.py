@@ -1,0 +1,87 @@
+"""The ledger: a table in which a row says that the output of one sink subtask up to one checkpoint is there.
+
+    job | sink | shard | checkpoint_id | token | attempt | records | committed_at
+    └──────────── primary key ─────────────────┘
+
+The row is written in the same transaction as the output, so it is there exactly if the output is. `token` is random for
+each writer, because checkpoints of a job that begins anew count from 1 again.
+
+A row is inserted *before* the data: a second process that tries the same log waits at the primary key until the first
+has committed or gone, and then finds the row or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.connectors.postgres.client import Server, postgres, refused
+from headrace.connectors.write_ahead import Marker
+
+DEFAULT_LEDGER = "headrace_ledger"
+ROWS_KEPT = 1_000
+"""How many checkpoints of a subtask the ledger remembers. Only those of retained checkpoints are ever asked for."""
+
+
+class Ledger:
+    """Statements on the ledger table; who calls them decides about transactions."""
+
+    def __init__(self, name: str = DEFAULT_LEDGER) -> None:
+        self.name = name
+
+    def create(self, connection: Any, server: Server, who: str) -> None:
+        """Make the table if it is not there. For a connection with autocommit."""
+        library = postgres(who)
+        statement = (
+            "CREATE TABLE IF NOT EXISTS {} (job text NOT NULL, sink text NOT NULL, shard integer NOT NULL, "
+            "checkpoint_id bigint NOT NULL, token text NOT NULL, attempt bigint NOT NULL, records bigint NOT NULL, "
+            "committed_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job, sink, shard, checkpoint_id, token))"
+        )
+        try:
+            # Looked for first: a user who may not create tables can have it made by somebody else.
+            if connection.execute("SELECT to_regclass(%s)", [self._quoted(connection)]).fetchone()[0] is None:
+                try:
+                    connection.execute(self._sql(statement))
+                except (library.errors.UniqueViolation, library.errors.DuplicateTable):
+                    # IF NOT EXISTS does not look at what another session is creating at the same moment.
+                    connection.execute(self._sql("SELECT 1 FROM {} LIMIT 0"))
+            connection.execute(self._sql("SELECT job, sink, shard, checkpoint_id, token, attempt FROM {} LIMIT 0"))
+        except library.Error as error:
+            raise refused(
+                error,
+                f'{who} cannot use the ledger table "{self.name}" of {server.shown}',
+                f"Have somebody run: {statement.format(self.name)}; GRANT SELECT, INSERT, DELETE ON {self.name} "
+                "TO this user.",
+                server,
+            ) from None
+
+    def claim(self, connection: Any, marker: Marker, records: int) -> bool:
+        """Write the row; False if it is there already, and with it the output."""
+        statement = self._sql(
+            "INSERT INTO {} (job, sink, shard, checkpoint_id, token, attempt, records) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+        )
+        return bool(connection.execute(statement, [*_key(marker), marker.attempt, records]).rowcount)
+
+    def has(self, connection: Any, marker: Marker) -> bool:
+        statement = self._sql(
+            "SELECT 1 FROM {} WHERE job = %s AND sink = %s AND shard = %s AND checkpoint_id = %s AND token = %s"
+        )
+        return connection.execute(statement, _key(marker)).fetchone() is not None
+
+    def prune(self, connection: Any, marker: Marker) -> None:
+        """Forget rows of this subtask that lie far behind."""
+        statement = self._sql("DELETE FROM {} WHERE job = %s AND sink = %s AND shard = %s AND checkpoint_id < %s")
+        job, sink, shard, checkpoint_id, _ = _key(marker)
+        connection.execute(statement, [job, sink, shard, checkpoint_id - ROWS_KEPT])
+
+    def _sql(self, statement: str) -> Any:
+        sql = postgres().sql
+        return sql.SQL(statement).format(sql.Identifier(*self.name.split(".")))
+
+    def _quoted(self, connection: Any) -> str:
+        text: str = postgres().sql.Identifier(*self.name.split(".")).as_string(connection)
+        return text
+
+
+def _key(marker: Marker) -> list[Any]:
+    return [marker.job_id, marker.uid, marker.shard, marker.checkpoint_id, marker.token]

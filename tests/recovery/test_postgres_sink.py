@@ -1,0 +1,164 @@
+"""Whole jobs into PostgreSQL on a real Spark, with workers killed between the barrier and the commit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ledger import Ledger, ledger_stream
+from tests.services.postgres import Database, database, postgres_server
+
+from headrace import FileSink, WatermarkStrategy
+from headrace.connectors.files.staging import FileTransaction
+from headrace.connectors.postgres import PostgresSink
+from headrace.connectors.sink import Sink
+from headrace.errors import CommitFailedError
+from headrace.testing import CHECKPOINT, CRASH, TestSource, WaitUntil
+
+__all__ = ["database", "postgres_server"]
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+FAULTS = (
+    "record=kill@9#1.0",
+    "sink_prepared=kill@2#1.1",
+    "before_ack=kill@3#1.0",
+    "before_sink_commit=kill@2#1.1",
+    "sink_committed=exit@2#1.0.0",
+    "before_publish=raise@3",
+    "after_publish=raise@5",
+)
+
+
+def as_json(line: Any) -> tuple[Any]:
+    return (list(line),)
+
+
+def as_long_row(line: Any) -> tuple[Any, ...]:
+    return (list(line), "x" * 2_000)
+
+
+def sink_of(kind: str, url: str) -> Sink:
+    if kind == "two-phase":
+        return PostgresSink.two_phase(url, "lines", ["line"], to_row=as_json)
+    if kind == "upsert":
+        return PostgresSink.upsert(url, "lines", ["line"], ["line"], to_row=as_json)
+    return PostgresSink(url, "lines", ["line"], to_row=as_json)
+
+
+@pytest.mark.parametrize("kind", ["ledger", "two-phase", "upsert"])
+def test_the_table_is_exact_through_kills_before_and_after_every_step_of_the_commit(
+    bench: Any, faults: Any, start: Any, database: Database, kind: str
+) -> None:
+    database.run(f"CREATE TABLE lines (line jsonb {'PRIMARY KEY' if kind == 'upsert' else ''})")
+    # An idempotent sink has nothing to commit.
+    faults.plan(*(fault for fault in FAULTS if kind != "upsert" or "commit" not in fault))
+    ledger = Ledger(length=300, rate=2_000).holding_for(faults)
+    env = bench.env(interval=60)
+    ledger_stream(env, ledger).sink_to(sink_of(kind, database.url)).uid("sink")
+
+    result = start(env).finish(120)
+
+    assert ledger.problems(database.column("SELECT line FROM lines")) == []
+    assert len(faults.happened) == faults.planned
+    assert result.restarts >= 3
+    assert database.prepared == []
+    if kind != "upsert":
+        shards = database.column("SELECT DISTINCT shard FROM headrace_ledger ORDER BY shard")
+        assert shards == [0, 1]
+
+
+class StubbornSink(FileSink):
+    """Files whose commit fails three times, each time with nothing done."""
+
+    mark = ""
+
+    def commit(self, txn: FileTransaction) -> None:
+        for attempt in range(3):
+            try:
+                with open(f"{self.mark}-{attempt}", "x"):
+                    raise CommitFailedError("the folder was away for a moment")
+            except FileExistsError:
+                continue
+        super().commit(txn)
+
+
+def test_two_sinks_hold_the_same_records_though_one_fails_to_commit_three_times(
+    bench: Any, faults: Any, start: Any, database: Database
+) -> None:
+    """The rows are long, so that what is prepared lies in files of the checkpoint."""
+    database.run("CREATE TABLE lines (line jsonb, rest text)")
+    faults.plan("before_sink_commit=kill@3#1.0")
+    ledger = Ledger(length=200, rate=2_000).holding_for(faults)
+    env = bench.env(interval=60)
+    lines = ledger_stream(env, ledger)
+    lines.sink_to(PostgresSink(database.url, "lines", ["line", "rest"], to_row=as_long_row)).uid("table")
+    files = StubbornSink.json_lines(bench.directory / "out")
+    files.mark = str(bench.directory / "refused")
+    lines.map(list).sink_to(files).uid("files")
+
+    start(env).finish(120)
+
+    written = [line for f in Path(bench.directory, "out").glob("part-*") for line in f.read_text().splitlines()]
+    assert ledger.problems(database.column("SELECT line FROM lines")) == []
+    assert database.column("SELECT DISTINCT rest FROM lines") == ["x" * 2_000]
+    assert ledger.problems(json.loads(line) for line in written) == []
+    assert len(list(bench.directory.glob("refused-*"))) == 3
+    assert len(faults.happened) == faults.planned
+
+
+HISTORY = """
+CREATE TABLE totals (name text PRIMARY KEY, total bigint);
+CREATE TABLE history (step bigserial, total bigint);
+CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS
+  'BEGIN INSERT INTO history (total) VALUES (NEW.total); RETURN NEW; END';
+CREATE TRIGGER remembering AFTER INSERT OR UPDATE ON totals FOR EACH ROW EXECUTE FUNCTION remember();
+"""
+
+
+class Seen:
+    """Whether a total stands in the table; asked by the source, in a worker."""
+
+    def __init__(self, url: str, total: int) -> None:
+        self._url = url
+        self._total = total
+
+    def __call__(self) -> bool:
+        import psycopg
+
+        with psycopg.connect(self._url) as connection:
+            query = "SELECT count(*) FROM history WHERE total = %s"
+            return bool((connection.execute(query, [self._total]).fetchone() or [0])[0])
+
+
+def totals_seen(bench: Any, database: Database, sink: Sink, script: list[Any]) -> list[int]:
+    """Every total that a reader could ever see, in order, of a running sum over the script."""
+    env = bench.env(parallelism=1)
+    numbers = env.from_source(TestSource(script), WatermarkStrategy.no_watermarks(), "numbers")
+    numbers.key_by(lambda n: "sum").reduce(lambda a, b: a + b).map(lambda total: ("sum", total)).sink_to(sink)
+    result = env.execute("totals")
+    assert result.restarts == 1
+    return database.column("SELECT total FROM history ORDER BY step")
+
+
+def test_idempotent_output_runs_back_and_forward_again_during_recovery(bench: Any, database: Database) -> None:
+    database.run(HISTORY)
+    sink = PostgresSink.upsert(database.url, "totals", ["name", "total"], ["name"], flush_rows=1)
+    script = [1, 2, CHECKPOINT, 3, 4, WaitUntil(Seen(database.url, 10)), CRASH, 5]
+
+    seen = totals_seen(bench, database, sink, script)
+
+    assert seen == [1, 3, 6, 10, 6, 10, 15]
+    assert database.run("SELECT * FROM totals") == [("sum", 15)]
+
+
+def test_the_ledger_never_shows_a_value_running_back(bench: Any, database: Database) -> None:
+    database.run(HISTORY)
+    sink = PostgresSink(database.url, "totals", ["name", "total"], keys=["name"])
+
+    seen = totals_seen(bench, database, sink, [1, 2, CHECKPOINT, 3, 4, CRASH, 5])
+
+    assert seen == sorted(set(seen))
+    assert database.run("SELECT * FROM totals") == [("sum", 15)]
