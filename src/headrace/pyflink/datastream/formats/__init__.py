@@ -1,0 +1,1 @@
+"""Formats, under the names of `pyflink.datastream.formats`."""
