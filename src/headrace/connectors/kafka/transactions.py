@@ -1,0 +1,195 @@
+"""Transactional producers: one id each, and what the library's errors mean for a transaction.
+
+retriable           nothing is decided: the same call again, on the same producer
+txn_requires_abort  this transaction is lost; its records are sent again in another one
+fatal               the producer is of no use any more. A transaction that took too long and a successor that took
+                    the id over look the same (`_FENCED`): who is meant is asked of the marker topic
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from headrace.connectors.kafka.client import failure_code, kafka, made
+from headrace.connectors.kafka.errors import KafkaTopicError, KafkaUnavailableError
+from headrace.connectors.kafka.markers import Markers
+from headrace.connectors.kafka.prepared import CommitPoint
+from headrace.connectors.kafka.records import OutRecord
+from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.errors import CommitOutcomeUnknownError, ConfigurationError
+
+TRANSACTION_TIMEOUT_MS = 600_000
+"""Brokers end a transaction that is open for longer; they allow 15 minutes by default. Nothing is lost by it."""
+INIT_WITHIN_S = 60.0
+COMMIT_WITHIN_S = 60.0
+DRAINED_WITHIN_S = 30.0
+CALL_S = 10.0
+ENDED_AT_ONCE = 8
+
+_DEFAULTS = {
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 500_000,
+    "compression.type": "lz4",
+    # Kafka's own partitioner in Java, so that both put a key into the same partition.
+    "partitioner": "murmur2_random",
+    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+}
+
+
+class TransactionLost(Exception):
+    """The transaction was not and will not be committed by this producer, or nobody knows: ask the markers."""
+
+
+def transactional_id(prefix: str, subtask: int, number: int) -> str:
+    return f"{prefix}-{subtask}-{number}"
+
+
+def plain_producer(settings: KafkaSettings, on_delivery: Any) -> Any:
+    """A producer without transactions that writes each record once, in order, as long as it lives."""
+    defaults = {**_DEFAULTS, "enable.idempotence": True}
+    defaults.pop("transaction.timeout.ms")
+    forced = {"on_delivery": on_delivery, "delivery.report.only.error": True}
+    return made(lambda: kafka("KafkaSink").Producer(settings.merged(defaults, forced)), settings, "KafkaSink")
+
+
+def send(producer: Any, record: OutRecord) -> None:
+    """Hand a record to a producer, waiting while its queue is full."""
+    topic, value, key, partition, timestamp, headers = record
+    more: dict[str, Any] = {}
+    if partition is not None:
+        more["partition"] = partition
+    if timestamp is not None and timestamp >= 0:
+        more["timestamp"] = timestamp
+    if headers is not None:
+        more["headers"] = headers
+    while True:
+        try:
+            producer.produce(topic, value, key, **more)
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+class TransactionalProducer:
+    """One transactional id. `initialise` ends whatever a predecessor left open under it, and fences it off."""
+
+    def __init__(self, identity: str, settings: KafkaSettings, markers: Markers) -> None:
+        self.identity = identity
+        self._settings = settings
+        self._markers = markers
+        self._library = kafka("KafkaSink")
+        forced = {"transactional.id": identity, "enable.idempotence": True, "delivery.report.only.error": True}
+        config = settings.merged(_DEFAULTS, forced)
+        self.producer = made(lambda: self._library.Producer(config), settings, "KafkaSink")
+        self._marker_partitions = 0
+        self.open_since: float | None = None
+        self._marked = False
+
+    def initialise(self) -> None:
+        # First, so that a connection is there: else the coordinator is looked for again after half a second only.
+        self._marker_partitions = self._markers.partitions(self.producer)
+        deadline = time.monotonic() + INIT_WITHIN_S
+        while True:
+            try:
+                self.producer.init_transactions(CALL_S)
+                return
+            except self._library.KafkaException as error:
+                self._retry_or_raise(failure_code(error), deadline)
+
+    def _retry_or_raise(self, error: Any, deadline: float) -> None:
+        kinds = self._library.KafkaError
+        text = self._settings.redact(str(error))
+        if error.code() == kinds.INVALID_TRANSACTION_TIMEOUT:
+            raise ConfigurationError(
+                "transaction.timeout.ms of the KafkaSink is larger than the brokers allow (transaction.max.timeout.ms, "
+                "15 minutes by default). Make it smaller with set_property."
+            )
+        if error.code() in (kinds.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, kinds.CLUSTER_AUTHORIZATION_FAILED):
+            raise ConfigurationError(
+                f"The brokers do not allow transactional id {self.identity}: {text}. Allow ids with this prefix."
+            )
+        if error.fatal() or time.monotonic() > deadline:
+            raise KafkaUnavailableError(
+                f"Kafka at {self._settings.bootstrap_servers} did not give transactional id {self.identity}: {text}."
+            )
+        time.sleep(0.05)
+
+    def begin(self) -> None:
+        self.producer.begin_transaction()
+        self.open_since = time.monotonic()
+        self._marked = False
+
+    def drained(self) -> bool:
+        """Wait until brokers have all its records; False if they do not take them."""
+        return bool(self.producer.flush(DRAINED_WITHIN_S) == 0)
+
+    def mark(self, prefix: str, subtask: int, point: CommitPoint) -> None:
+        """Put the marker into the open transaction, once: from now on it must be committed soon."""
+        if self._marked:
+            return
+        key, value = self._markers.marker(prefix, subtask, point)
+        partition = self._markers.partition(prefix, self._marker_partitions)
+        send(self.producer, (self._markers.topic, value, key, partition, None, None))
+        self._marked = True
+
+    def commit(self) -> None:
+        """Commit, trying again while nothing is decided.
+
+        `TransactionLost`: it must be sent again unless its marker is there. `CommitOutcomeUnknownError`: brokers are
+        away; the same call may be made again.
+        """
+        deadline = time.monotonic() + COMMIT_WITHIN_S
+        while True:
+            try:
+                self.producer.commit_transaction(CALL_S)
+                self.open_since = None
+                return
+            except self._library.KafkaException as error:
+                failure = failure_code(error)
+                if not failure.retriable() or failure.fatal() or failure.txn_requires_abort():
+                    raise TransactionLost(self._settings.redact(str(failure))) from None
+                if time.monotonic() > deadline:
+                    raise CommitOutcomeUnknownError(
+                        f"Kafka at {self._settings.bootstrap_servers} did not answer within {COMMIT_WITHIN_S:g} s "
+                        f"whether transaction {self.identity} is committed: {self._settings.redact(str(failure))}."
+                    ) from None
+
+    def abort(self, timeout: float = CALL_S) -> None:
+        """Give the open transaction up. Raises nothing: what cannot be aborted is ended by the next `initialise`."""
+        with contextlib.suppress(self._library.KafkaException):
+            self.producer.abort_transaction(timeout)
+        self.open_since = None
+
+    def discard(self) -> None:
+        """Forget it with all it had still to send."""
+        with contextlib.suppress(self._library.KafkaException):
+            self.producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def failure(self, error: Any) -> str:
+        """Why a record could not be handed over; what no retry can mend is raised."""
+        failure = failure_code(error)
+        kinds = self._library.KafkaError
+        text = self._settings.redact(str(failure))
+        if failure.code() in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION):
+            raise KafkaTopicError(f"A record is for a topic or partition that does not exist: {text}. Create it.")
+        if failure.code() == kinds.MSG_SIZE_TOO_LARGE:
+            raise ConfigurationError(
+                f"A record is larger than the client takes: {text}. Raise message.max.bytes with set_property, and "
+                "max.message.bytes of the topic."
+            )
+        return text
+
+
+def end_transactions(identities: Iterable[str], settings: KafkaSettings, markers: Markers) -> None:
+    """Abort whatever is open under these ids, and fence off whoever wrote it. Several at a time: each asks brokers."""
+
+    def end(identity: str) -> None:
+        TransactionalProducer(identity, settings, markers).initialise()
+
+    with ThreadPoolExecutor(ENDED_AT_ONCE, thread_name_prefix="kafka-end") as pool:
+        list(pool.map(end, identities))

@@ -1,0 +1,93 @@
+"""A job with a Kafka sink, without Spark: what driver and tasks call on the sink, with deaths in between."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from headrace.connectors.kafka import (
+    DeliveryGuarantee,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
+    KafkaSinkBuilder,
+    SimpleStringSchema,
+)
+from headrace.connectors.sink import Committer, SinkWriter, WriterContext
+from headrace.operators.sink import commit_with_retries
+
+
+def sink_builder(servers: str, topic: str, markers: str, *, timeout_ms: int = 60_000) -> KafkaSinkBuilder:
+    schema = KafkaRecordSerializationSchema.builder().set_topic(topic)
+    schema.set_key(lambda value: value.split("-")[0]).set_value_serialization_schema(SimpleStringSchema())
+    builder = KafkaSink.builder().set_bootstrap_servers(servers).set_record_serializer(schema.build())
+    builder.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE).set_marker_topic(markers)
+    return builder.set_property("transaction.timeout.ms", timeout_ms)
+
+
+class Life:
+    """One attempt: recovers from the checkpoint it is given, then writes."""
+
+    def __init__(
+        self,
+        sink: KafkaSink,
+        attempt: int = 1,
+        checkpoint: list[bytes] | None = None,
+        *,
+        parallelism: int = 1,
+        job: str = "job",
+        uid: str = "sink",
+    ) -> None:
+        # As it travels to a process: without what belongs to another one.
+        self.sink = copy.copy(sink)
+        self.attempt = attempt
+        sink.preflight()
+        self._in_driver(lambda committer: self._recover(committer, job, uid, parallelism, checkpoint or []))
+        self.writers: list[SinkWriter] = []
+        for subtask in range(parallelism):
+            writer = self.sink.create_writer(WriterContext(job, uid, subtask, parallelism, attempt))
+            writer.open()
+            self.writers.append(writer)
+        committer = self.sink.create_committer()
+        assert committer is not None
+        self.committer = committer
+        self.prepared: list[tuple[int, bytes]] = []
+
+    def _in_driver(self, act: Callable[[Committer], None]) -> None:
+        committer = copy.copy(self.sink).create_committer()
+        assert committer is not None
+        try:
+            act(committer)
+        finally:
+            committer.close()
+
+    def _recover(self, committer: Any, job: str, uid: str, parallelism: int, items: list[bytes]) -> None:
+        committer.attempt_starts(job, uid, self.attempt, parallelism)
+        if items:
+            commit_with_retries(committer, items)
+        committer.abort_leftovers(job, uid, self.attempt, items)
+
+    def write(self, *values: str, subtask: int = 0) -> None:
+        for value in values:
+            self.writers[subtask].write(value, None)
+
+    def barrier(self, checkpoint_id: int) -> list[bytes]:
+        """What the checkpoint holds of the sink."""
+        for writer in self.writers:
+            writer.flush()
+            self.prepared += [(checkpoint_id, payload) for payload in writer.prepare_commit(checkpoint_id)]
+        return [payload for _, payload in self.prepared]
+
+    def complete(self, checkpoint_id: int) -> None:
+        due = [payload for made_for, payload in self.prepared if made_for <= checkpoint_id]
+        commit_with_retries(self.committer, due)
+        self.prepared = [item for item in self.prepared if item[0] > checkpoint_id]
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.committer.close()
+
+
+def numbers(count: int, start: int = 0, keys: int = 3) -> list[str]:
+    return [f"k{n % keys}-{n}" for n in range(start, start + count)]
