@@ -30,7 +30,7 @@ test: lint types
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-fast: venv
-	$(PYTEST) -m "not slow and not spark and not cluster" $(ARGS)
+	$(PYTEST) -m "not slow and not spark and not cluster and not service" $(ARGS)
 
 test-slow: venv
 	$(PYTEST) -m "slow" $(ARGS)

@@ -15,6 +15,8 @@ SHARED_SLOTS = 20
 LARGEST_LEVEL = 4
 _HOLDING = {"spark_slots", "spark_application"}
 """Fixtures that keep a Spark application of ours open until the end."""
+_SERVICES = {"kafka_broker", "postgres_server", "s3_server", "bucket"}
+"""Fixtures that start a server."""
 
 # Test modules are known by their path, so that two folders may use one name; what they share within a folder is
 # found beside them, here and in Spark's workers. At the end of the path: no helper may hide a real module.
@@ -51,4 +53,7 @@ def spark_slots() -> Iterator[Any]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that want Spark to themselves come before those that share one application, which stays to the end."""
+    for item in items:
+        if _SERVICES & set(getattr(item, "fixturenames", ())):
+            item.add_marker("service")
     items.sort(key=lambda item: bool(_HOLDING & set(getattr(item, "fixturenames", ()))))

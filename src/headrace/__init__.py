@@ -18,11 +18,15 @@ if TYPE_CHECKING:
     from headrace.connectors.files.encoders import Encoder
     from headrace.connectors.files.sink import FileSink
     from headrace.connectors.files.source import FileSource, StreamFormat
+    from headrace.connectors.idempotent import IdempotentSink
     from headrace.connectors.sensors import SensorSource
     from headrace.connectors.sequence import NumberSequenceSource
     from headrace.connectors.sink import Sink
+    from headrace.connectors.socket_source import SocketSource
     from headrace.connectors.source import Source
-    from headrace.connectors.two_phase import TwoPhaseCommitSink
+    from headrace.connectors.two_phase import TwoPhaseCommitSink, TwoPhaseCommitSinkFunction
+    from headrace.connectors.write_ahead import GenericWriteAheadSink, WriteAheadSink
+    from headrace.datastream.async_stream import AsyncDataStream
     from headrace.datastream.backends import (
         EmbeddedRocksDBStateBackend,
         FsStateBackend,
@@ -30,14 +34,36 @@ if TYPE_CHECKING:
         MemoryStateBackend,
         RocksDBStateBackend,
     )
+    from headrace.datastream.batch import RuntimeExecutionMode
     from headrace.datastream.checkpointing import CheckpointConfig
     from headrace.datastream.collect import CloseableIterator
     from headrace.datastream.config import ExecutionConfig
+    from headrace.datastream.connected import (
+        BroadcastConnectedStream,
+        BroadcastStream,
+        ConnectedStreams,
+    )
     from headrace.datastream.environment import StreamExecutionEnvironment
     from headrace.datastream.sink import DataStreamSink
     from headrace.datastream.streams import DataStream, KeyedStream
+    from headrace.datastream.windowed import AllWindowedStream, WindowedStream
     from headrace.durations import Duration, Time
     from headrace.errors import HeadraceError, JobDefinitionError, JobFailedError
+    from headrace.operators.async_functions import AsyncFunction, AsyncRetryStrategy
+    from headrace.operators.checkpointed import (
+        CheckpointedFunction,
+        FunctionInitializationContext,
+        FunctionSnapshotContext,
+    )
+    from headrace.operators.connected_functions import (
+        BroadcastProcessFunction,
+        CoFlatMapFunction,
+        CoMapFunction,
+        CoProcessFunction,
+        KeyedBroadcastProcessFunction,
+        KeyedCoProcessFunction,
+        ProcessJoinFunction,
+    )
     from headrace.operators.functions import (
         AggregateFunction,
         CheckpointListener,
@@ -67,6 +93,43 @@ if TYPE_CHECKING:
         WatermarkGenerator,
         WatermarkStrategy,
     )
+    from headrace.operators.windows.assigners import (
+        CountSlidingWindowAssigner,
+        CountTumblingWindowAssigner,
+        EventTimeSessionWindows,
+        GlobalWindows,
+        MergingWindowAssigner,
+        ProcessingTimeSessionWindows,
+        SessionWindowTimeGapExtractor,
+        SlidingEventTimeWindows,
+        SlidingProcessingTimeWindows,
+        TumblingEventTimeWindows,
+        TumblingProcessingTimeWindows,
+        WindowAssigner,
+    )
+    from headrace.operators.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
+    from headrace.operators.windows.functions import (
+        AllWindowFunction,
+        CoGroupFunction,
+        FlatJoinFunction,
+        JoinFunction,
+        ProcessAllWindowFunction,
+        ProcessWindowFunction,
+        WindowFunction,
+    )
+    from headrace.operators.windows.triggers import (
+        ContinuousEventTimeTrigger,
+        ContinuousProcessingTimeTrigger,
+        CountTrigger,
+        DeltaTrigger,
+        EventTimeTrigger,
+        NeverTrigger,
+        ProcessingTimeTrigger,
+        PurgingTrigger,
+        Trigger,
+        TriggerResult,
+    )
+    from headrace.operators.windows.windows import CountWindow, GlobalWindow, TimeWindow, Window
     from headrace.options import Configuration
     from headrace.plan.restart import (
         ExponentialDelayRestart,
@@ -86,11 +149,96 @@ if TYPE_CHECKING:
         ReducingStateDescriptor,
         ValueStateDescriptor,
     )
-    from headrace.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
+    from headrace.state.operator_state import OperatorStateStore
+    from headrace.state.states import (
+        AggregatingState,
+        BroadcastState,
+        ListState,
+        MapState,
+        ReadOnlyBroadcastState,
+        ReducingState,
+        ValueState,
+    )
+    from headrace.state.ttl import StateTtlConfig
     from headrace.types.information import TypeInformation, Types
-    from headrace.types.rows import Row
+    from headrace.types.rows import Row, RowKind
 
 _HOMES = {
+    "headrace.datastream.async_stream": ("AsyncDataStream",),
+    "headrace.datastream.connected": (
+        "BroadcastConnectedStream",
+        "BroadcastStream",
+        "ConnectedStreams",
+    ),
+    "headrace.datastream.windowed": (
+        "AllWindowedStream",
+        "WindowedStream",
+    ),
+    "headrace.operators.async_functions": (
+        "AsyncFunction",
+        "AsyncRetryStrategy",
+    ),
+    "headrace.operators.checkpointed": (
+        "CheckpointedFunction",
+        "FunctionInitializationContext",
+        "FunctionSnapshotContext",
+    ),
+    "headrace.operators.connected_functions": (
+        "BroadcastProcessFunction",
+        "CoFlatMapFunction",
+        "CoMapFunction",
+        "CoProcessFunction",
+        "KeyedBroadcastProcessFunction",
+        "KeyedCoProcessFunction",
+        "ProcessJoinFunction",
+    ),
+    "headrace.operators.windows.assigners": (
+        "CountSlidingWindowAssigner",
+        "CountTumblingWindowAssigner",
+        "EventTimeSessionWindows",
+        "GlobalWindows",
+        "MergingWindowAssigner",
+        "ProcessingTimeSessionWindows",
+        "SessionWindowTimeGapExtractor",
+        "SlidingEventTimeWindows",
+        "SlidingProcessingTimeWindows",
+        "TumblingEventTimeWindows",
+        "TumblingProcessingTimeWindows",
+        "WindowAssigner",
+    ),
+    "headrace.operators.windows.evictors": (
+        "CountEvictor",
+        "DeltaEvictor",
+        "Evictor",
+        "TimeEvictor",
+    ),
+    "headrace.operators.windows.functions": (
+        "AllWindowFunction",
+        "CoGroupFunction",
+        "FlatJoinFunction",
+        "JoinFunction",
+        "ProcessAllWindowFunction",
+        "ProcessWindowFunction",
+        "WindowFunction",
+    ),
+    "headrace.operators.windows.triggers": (
+        "ContinuousEventTimeTrigger",
+        "ContinuousProcessingTimeTrigger",
+        "CountTrigger",
+        "DeltaTrigger",
+        "EventTimeTrigger",
+        "NeverTrigger",
+        "ProcessingTimeTrigger",
+        "PurgingTrigger",
+        "Trigger",
+        "TriggerResult",
+    ),
+    "headrace.operators.windows.windows": (
+        "CountWindow",
+        "GlobalWindow",
+        "TimeWindow",
+        "Window",
+    ),
     "headrace.backends.heap.options": ("HeapOptions",),
     "headrace.backends.rocksdb.options": ("RocksDBOptions",),
     "headrace.checkpoint.storage.base": ("CheckpointStorage",),
@@ -102,11 +250,14 @@ _HOMES = {
         "FileSource",
         "StreamFormat",
     ),
+    "headrace.connectors.idempotent": ("IdempotentSink",),
     "headrace.connectors.sensors": ("SensorSource",),
     "headrace.connectors.sequence": ("NumberSequenceSource",),
     "headrace.connectors.sink": ("Sink",),
     "headrace.connectors.source": ("Source",),
-    "headrace.connectors.two_phase": ("TwoPhaseCommitSink",),
+    "headrace.connectors.socket_source": ("SocketSource",),
+    "headrace.connectors.two_phase": ("TwoPhaseCommitSink", "TwoPhaseCommitSinkFunction"),
+    "headrace.connectors.write_ahead": ("GenericWriteAheadSink", "WriteAheadSink"),
     "headrace.datastream.backends": (
         "EmbeddedRocksDBStateBackend",
         "FsStateBackend",
@@ -114,6 +265,7 @@ _HOMES = {
         "MemoryStateBackend",
         "RocksDBStateBackend",
     ),
+    "headrace.datastream.batch": ("RuntimeExecutionMode",),
     "headrace.datastream.checkpointing": ("CheckpointConfig",),
     "headrace.datastream.collect": ("CloseableIterator",),
     "headrace.datastream.config": ("ExecutionConfig",),
@@ -183,18 +335,22 @@ _HOMES = {
         "ReducingStateDescriptor",
         "ValueStateDescriptor",
     ),
+    "headrace.state.operator_state": ("OperatorStateStore",),
     "headrace.state.states": (
         "AggregatingState",
+        "BroadcastState",
         "ListState",
         "MapState",
+        "ReadOnlyBroadcastState",
         "ReducingState",
         "ValueState",
     ),
+    "headrace.state.ttl": ("StateTtlConfig",),
     "headrace.types.information": (
         "TypeInformation",
         "Types",
     ),
-    "headrace.types.rows": ("Row",),
+    "headrace.types.rows": ("Row", "RowKind"),
 }
 """Where each public name is defined."""
 
@@ -204,17 +360,44 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
+    "AllWindowFunction",
+    "AllWindowedStream",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncRetryStrategy",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastState",
+    "BroadcastStream",
     "CheckpointConfig",
     "CheckpointListener",
     "CheckpointStorage",
+    "CheckpointedFunction",
     "CheckpointingMode",
     "CloseableIterator",
+    "CoFlatMapFunction",
+    "CoGroupFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
     "Configuration",
+    "ConnectedStreams",
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountSlidingWindowAssigner",
+    "CountTrigger",
+    "CountTumblingWindowAssigner",
+    "CountWindow",
     "DataStream",
     "DataStreamSink",
+    "DeltaEvictor",
+    "DeltaTrigger",
     "Duration",
     "EmbeddedRocksDBStateBackend",
     "Encoder",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
     "ExecutionConfig",
     "ExponentialDelayRestart",
     "ExternalizedCheckpointRetention",
@@ -224,18 +407,28 @@ __all__ = [
     "FileSystemCheckpointStorage",
     "FilterFunction",
     "FixedDelayRestart",
+    "FlatJoinFunction",
     "FlatMapFunction",
     "FsStateBackend",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "GenericWriteAheadSink",
+    "GlobalWindow",
+    "GlobalWindows",
     "HashMapStateBackend",
     "HeadraceError",
     "HeapOptions",
+    "IdempotentSink",
     "JobClient",
     "JobDefinitionError",
     "JobExecutionResult",
     "JobFailedError",
     "JobManagerCheckpointStorage",
     "JobStatus",
+    "JoinFunction",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListState",
@@ -244,11 +437,21 @@ __all__ = [
     "MapState",
     "MapStateDescriptor",
     "MemoryStateBackend",
+    "MergingWindowAssigner",
+    "NeverTrigger",
     "NoRestart",
     "NumberSequenceSource",
+    "OperatorStateStore",
     "OutputTag",
     "Partitioner",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
+    "ProcessJoinFunction",
+    "ProcessWindowFunction",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
@@ -262,23 +465,42 @@ __all__ = [
     "RocksDBOptions",
     "RocksDBStateBackend",
     "Row",
+    "RowKind",
     "RuntimeContext",
+    "RuntimeExecutionMode",
     "SensorSource",
+    "SessionWindowTimeGapExtractor",
     "Sink",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "SocketSource",
     "Source",
+    "StateTtlConfig",
     "StreamExecutionEnvironment",
     "StreamFormat",
     "Time",
     "TimeDomain",
+    "TimeEvictor",
+    "TimeWindow",
     "TimerService",
     "TimestampAssigner",
+    "Trigger",
+    "TriggerResult",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
     "TwoPhaseCommitSink",
+    "TwoPhaseCommitSinkFunction",
     "TypeInformation",
     "Types",
     "ValueState",
     "ValueStateDescriptor",
     "WatermarkGenerator",
     "WatermarkStrategy",
+    "Window",
+    "WindowAssigner",
+    "WindowFunction",
+    "WindowedStream",
+    "WriteAheadSink",
     "spark_conf",
 ]
 

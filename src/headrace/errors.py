@@ -5,6 +5,8 @@ HeadraceError
 │   ├── DuplicateUidError
 │   ├── StateConflictError      one state name, two shapes
 │   ├── KeyedStateError         state or timers used where there is no key
+│   ├── MalformedPatternError   a pattern that cannot be matched as written
+│   ├── ReadOnlyStateError      broadcast state changed where it may only be read
 │   └── TypeMismatchError       a value that its declared type cannot hold
 ├── ConfigurationError          a setting is wrong: the message names it and the wanted value
 │   └── MissingDependencyError
@@ -12,15 +14,19 @@ HeadraceError
 │   ├── InvalidKeyError
 │   └── UserFunctionError       the user's own code raised
 ├── CheckpointError             one checkpoint did not complete; the job goes on
+├── SavepointError              a savepoint that was asked for did not complete
 ├── StorageError                checkpoint storage refused or failed
 ├── RestoreError                a checkpoint cannot be restored as asked
 │   ├── DamagedCheckpointError
 │   └── UnsupportedFormatError
 ├── JobFailedError              the job ended and will not restart
+│   └── JobCanceledError        it was cancelled, or stopped from outside
+├── JobControlError             no running job could be found or asked
 ├── JobOwnedError               another live driver owns the job directory
 ├── FencedError                 this driver or task belongs to an older attempt
 ├── CommitFailedError           nothing happened: retry freely
-└── CommitOutcomeUnknownError   it may have landed: keep every file, ask the sink on recovery
+├── CommitOutcomeUnknownError   it may have landed: keep every file, ask the sink on recovery
+└── OutputLostError             what a completed checkpoint had prepared is gone: the job stops
 """
 
 from __future__ import annotations
@@ -46,6 +52,14 @@ class StateConflictError(JobDefinitionError):
 
 class KeyedStateError(JobDefinitionError):
     """Keyed state or timers were used where no key is set. Call `key_by` before the operator."""
+
+
+class ReadOnlyStateError(JobDefinitionError):
+    """Broadcast state was changed on the side that may only read it. Change it in `process_broadcast_element`."""
+
+
+class MalformedPatternError(JobDefinitionError):
+    """A pattern cannot be matched as written; the message names the pattern and the way out."""
 
 
 class TypeMismatchError(JobDefinitionError, TypeError):
@@ -108,6 +122,10 @@ class CheckpointError(HeadraceError):
         return type(self), (self.failure, self.checkpoint_id, self.detail)
 
 
+class SavepointError(HeadraceError):
+    """A savepoint did not complete; the message says whether the job goes on. Ask for it again."""
+
+
 class StorageError(HeadraceError, OSError):
     """Checkpoint storage could not be read or written; names the path and the reason."""
 
@@ -119,6 +137,9 @@ class RestoreError(HeadraceError):
 class DamagedCheckpointError(RestoreError):
     """A file of the checkpoint is missing, short or has another hash than was recorded."""
 
+    found_size: int | None = None
+    """Bytes that were found where another number was recorded; None for any other damage."""
+
 
 class UnsupportedFormatError(RestoreError):
     """The checkpoint was written in a format this version does not read."""
@@ -126,6 +147,14 @@ class UnsupportedFormatError(RestoreError):
 
 class JobFailedError(HeadraceError):
     """The job failed and its restart strategy gives it no further attempt."""
+
+
+class JobCanceledError(JobFailedError):
+    """Somebody cancelled or suspended the job; nothing is wrong with it."""
+
+
+class JobControlError(HeadraceError):
+    """A command found no running job of that name, found several, or got no answer."""
 
 
 class JobOwnedError(HeadraceError):
@@ -142,3 +171,8 @@ class CommitFailedError(HeadraceError):
 
 class CommitOutcomeUnknownError(HeadraceError):
     """A sink's commit may or may not have landed. Nothing is dropped; recovery asks the sink."""
+
+
+class OutputLostError(HeadraceError):
+    """Output that a completed checkpoint had prepared is gone and was never shown. The job stops and does not restart:
+    to go on would leave a gap that nobody notices. The message names the checkpoint and the way out."""

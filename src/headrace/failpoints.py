@@ -39,6 +39,8 @@ NAMES: Final = frozenset(
         "gc_marked",
         "gc_deleted",
         "restore_file",
+        "savepoint_written",
+        "savepoint_published",
         "task_open",
     }
 )

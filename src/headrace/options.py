@@ -160,6 +160,13 @@ JOB_PARAMETERS = Option(
     None,
     "Parameters that functions read with RuntimeContext.get_job_parameter().",
 )
+RUNTIME_MODE = Option(
+    "execution.runtime-mode",
+    choice("streaming", "batch", "automatic"),
+    "streaming",
+    "streaming gives results as they change; batch, for bounded input, the last result of each key only; automatic is "
+    "batch if all sources are bounded.",
+)
 BUFFER_TIMEOUT = Option(
     "execution.buffer-timeout.interval",
     DURATION,
@@ -262,6 +269,14 @@ RESTORE_FROM = Option(
     "Checkpoint or savepoint to begin from. Not set: the job's newest complete checkpoint, if there is one.",
     former=("execution.savepoint.path",),
 )
+CLAIM_MODE = Option(
+    "execution.state-recovery.claim-mode",
+    choice("no-claim", "claim"),
+    "no-claim",
+    "Whose the checkpoint or savepoint is that a job begins from: no-claim leaves it untouched, claim makes it the "
+    "job's own, which deletes it once it has checkpoints of its own.",
+    former=("execution.savepoint-restore-mode",),
+)
 ALLOW_NON_RESTORED = Option(
     "execution.state-recovery.ignore-unclaimed-state",
     BOOLEAN,
@@ -286,8 +301,8 @@ HEAP_ASYNCHRONOUS = Option(
 HEAP_FORK_THRESHOLD = Option(
     "state.backend.heap.fork-threshold",
     INTEGER,
-    50_000,
-    "Up to so many entries the heap backend writes a snapshot at once instead of from a forked copy.",
+    200_000,
+    "Up to so many entries the heap backend takes a snapshot from a copy of its tables instead of a forked process.",
 )
 ROCKSDB_CACHE_ENTRIES = Option(
     "state.backend.rocksdb.object-cache.entries",
@@ -367,8 +382,10 @@ def all_options() -> tuple[Option[Any], ...]:
 class Configuration:
     """Settings by key, as text. Keys that Headrace does not know are kept and left alone."""
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, values: Mapping[str, Any] | Configuration | None = None) -> None:
         self._values: dict[str, str] = {}
+        if isinstance(values, Configuration):
+            values = values.to_dict()
         for key, value in (values or {}).items():
             self.set(key, value)
 

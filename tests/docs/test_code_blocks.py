@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from pages import DOCS, blocks_of, name_of, pages
 
+SERVERS = {"guides/postgres.md": "postgres_for_a_page"}
+"""Fixtures that give a page the server it talks to."""
 PAGES_WITH_CODE = [page for page in pages() if blocks_of(page, "python")]
 
 
@@ -23,8 +25,12 @@ def test_a_block_that_is_not_run_says_why() -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
-def test_code_of_the_page_runs(page: Path, spark_slots: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_page_runs(
+    page: Path, request: pytest.FixtureRequest, spark_slots: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
+    if name_of(page) in SERVERS:
+        request.getfixturevalue(SERVERS[name_of(page)])
     # As in a script: what the page defines cannot be imported by workers and travels to them by value.
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks_of(page, "python"):

@@ -17,9 +17,14 @@ HERE = Path(__file__).parent
 
 
 class Program:
-    """One process that runs the ledger job. What it prints goes to a file beside its checkpoints."""
+    """One process that runs the ledger job, or another of that name. What it prints goes beside its checkpoints."""
 
-    def __init__(self, settings: dict[str, Any], environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        environment: dict[str, str] | None = None,
+        program: Path = HERE / "ledger_job.py",
+    ) -> None:
         self.directory = Path(settings["directory"])
         self.directory.mkdir(parents=True, exist_ok=True)
         self.status_file = self.directory / "status" / "ledger.json"
@@ -27,7 +32,7 @@ class Program:
         inherited = {k: v for k, v in os.environ.items() if k not in ("HEADRACE_FAILPOINTS", "HEADRACE_FAULT_LOG")}
         with open(self.output, "a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(HERE / "ledger_job.py"), json.dumps(settings)],
+                [sys.executable, str(program), json.dumps(settings)],
                 env=inherited | {"HEADRACE_STATE_DIR": str(self.status_file.parent)} | (environment or {}),
                 stdout=output,
                 stderr=output,

@@ -18,6 +18,7 @@ from typing import Any
 class SinkGuarantee(Enum):
     """What a sink promises when its source can be replayed and checkpoints are on."""
 
+    NONE = "nothing: output may be lost, and seen again"
     AT_LEAST_ONCE = "at-least-once"
     IDEMPOTENT = "exactly-once by idempotent writes"
     WRITE_AHEAD = "exactly-once by write-ahead log and marker"
@@ -85,6 +86,9 @@ class Committer(ABC):
     def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:  # noqa: B027
         """Remove what attempts older than `attempt` left unprepared, except `keep`. Runs in the driver."""
 
+    def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:  # noqa: B027
+        """A new attempt recovers: `commit` of what it restored and `abort_leftovers` follow. Runs in the driver."""
+
     def close(self) -> None:  # noqa: B027 - optional for implementers
         """Release connections."""
 
@@ -104,6 +108,10 @@ class Sink(ABC):
 
     def preflight(self) -> None:  # noqa: B027 - optional for implementers
         """Check settings and reachability in the driver before anything starts; raise what is wrong."""
+
+    def preflight_for(self, parallelism: int, concurrent_checkpoints: int) -> None:
+        """The same for a sink whose needs grow with its subtasks and with the checkpoints under way at one time."""
+        self.preflight()
 
     def describe(self) -> str:
         """One line for `explain`."""

@@ -73,6 +73,8 @@ class ReaderContext:
     parallelism: int
     wake: Callable[[], None] = field(default=lambda: None)
     """Thread-safe: call it when records became available, so that an idle task polls at once."""
+    wants_timestamps: bool = True
+    """Whether anybody looks at the timestamps of the source itself; if not, they need not be given."""
 
 
 class SourceReader(ABC, Generic[SplitT]):
@@ -102,6 +104,9 @@ class SourceReader(ABC, Generic[SplitT]):
     @abstractmethod
     def snapshot(self) -> list[SplitT]:
         """All unfinished splits with the position behind the last record that `poll` returned."""
+
+    def snapshot_for(self, checkpoint_id: int) -> None:
+        """The `snapshot` that follows at once belongs to this checkpoint. Nothing needs to be done."""
 
     def checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is durable: positions may be told to the outside (a consumer group, say)."""

@@ -54,6 +54,9 @@ class TwoPhaseCommitSink(Sink, Generic[TxnT]):
     """Which job, operator, subtask and attempt is writing. Set before `open`, in tasks only: `commit`,
     `recover_and_*` and `find_leftovers` also run in the driver, where it is not set."""
 
+    checkpoint_id: int
+    """The checkpoint that is being prepared. Set before `pre_commit`, in tasks only."""
+
     def open(self, context: WriterContext) -> None:
         """Called once per subtask and attempt in the task, before the first `begin`."""
 
@@ -170,6 +173,7 @@ class TwoPhaseWriter(SinkWriter, Generic[TxnT]):
         if not self._has_open:
             return ()
         txn = self._transaction()
+        self._sink.checkpoint_id = checkpoint_id
         self._sink.pre_commit(txn)
         self._open, self._has_open = None, False
         saved = msgspec.Raw(msgspec.msgpack.encode(txn))

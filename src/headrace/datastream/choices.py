@@ -17,6 +17,7 @@ from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.checkpoint.storage.base import CheckpointStorage, storage_for
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.datastream.backends import StateBackend
+from headrace.datastream.batch import RuntimeExecutionMode
 from headrace.datastream.overrides import Overrides
 from headrace.errors import ConfigurationError
 from headrace.options import Configuration, Option
@@ -57,9 +58,11 @@ class Choices:
     restart: RestartStrategy | FallBackRestart | None = None
     object_reuse: bool = False
     buffer_timeout_ms: int = 5
+    runtime_mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING
     job_parameters: dict[str, str] = field(default_factory=dict)
     job_name: str | None = None
     restore_from: str | None = None
+    claim: bool = False
     allow_non_restored: bool = False
     savepoint_dir: str | None = None
     master: str | None = None
@@ -137,6 +140,11 @@ class Choices:
             parameters = get(options.JOB_PARAMETERS)
             self.job_parameters = {**self.job_parameters, **(parameters or {})}
         self.checkpoint(**{name: get(option) for option, name in _CHECKPOINT if given(option)})
+        if given(options.RUNTIME_MODE):
+            runtime_mode = get(options.RUNTIME_MODE)
+            self.runtime_mode = RuntimeExecutionMode(runtime_mode)
+        if given(options.CLAIM_MODE):
+            self.claim = get(options.CLAIM_MODE) == "claim"
         if given(options.CHECKPOINT_MODE):
             mode = get(options.CHECKPOINT_MODE)
             self.checkpoint(mode=CheckpointingMode(mode))
@@ -191,6 +199,7 @@ class Choices:
             buffer_timeout_ms=self.buffer_timeout_ms,
             job_parameters=dict(self.job_parameters),
             restore_from=self.restore_from if overrides.restore_from is None else overrides.restore_from,
+            claim=self.claim or overrides.claim,
             allow_non_restored=self.allow_non_restored or overrides.allow_non_restored,
             take_over=overrides.take_over,
             master=self.master if overrides.master is None else overrides.master,

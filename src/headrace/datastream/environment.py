@@ -9,9 +9,11 @@ import msgspec
 
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.connectors.collection import CollectionSource
+from headrace.connectors.socket_source import SocketSource
 from headrace.connectors.source import Source
 from headrace.datastream import submission
 from headrace.datastream.backends import StateBackend
+from headrace.datastream.batch import RuntimeExecutionMode, in_mode
 from headrace.datastream.checkpointing import CheckpointConfig
 from headrace.datastream.choices import Choices, default_job_name
 from headrace.datastream.config import ExecutionConfig
@@ -91,6 +93,11 @@ class StreamExecutionEnvironment:
 
     def get_buffer_timeout(self) -> int:
         return self._choices.buffer_timeout_ms
+
+    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+        """Batch: a bounded job gives the last result of each key only. Streaming, the default: each as it changes."""
+        self._choices.runtime_mode = RuntimeExecutionMode(execution_mode)
+        return self
 
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:
         """Run every operator in tasks of its own."""
@@ -203,6 +210,14 @@ class StreamExecutionEnvironment:
         )
         return stream.set_parallelism(1)
 
+    def socket_text_stream(self, host: str, port: int, delimiter: str = "\n", max_retry: int = 0) -> DataStream:
+        """Text from a TCP socket, one record a line, for teaching: it cannot be replayed, so the job is at-most-once.
+
+        `max_retry` is for how many seconds to try again while nobody listens: 0 for once only, -1 for ever.
+        """
+        source = SocketSource(host, port, delimiter, max_retry)
+        return self.from_source(source, WatermarkStrategy.no_watermarks(), f"socket {host}:{port}").set_parallelism(1)
+
     # Running
 
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
@@ -246,13 +261,14 @@ class StreamExecutionEnvironment:
         return built
 
     def _graph(self, name: str) -> StreamGraph:
-        return build_graph(
+        graph = build_graph(
             name,
             self._declared,
             parallelism=self._choices.effective_parallelism(current_overrides()),
             max_parallelism=self._choices.max_parallelism,
             chaining=self._choices.chaining,
         )
+        return in_mode(graph, self._choices.runtime_mode)
 
     def _default_name(self) -> str:
         # A second job of one program must not take the first one's checkpoints for its own.

@@ -24,6 +24,7 @@ class Overrides:
     backend: str | None = None
     """`heap`, `hashmap` or `rocksdb`."""
     restore_from: str | None = None
+    claim: bool = False
     take_over: bool = False
     args: tuple[str, ...] = ()
     """Arguments of the job's program, after `--`."""

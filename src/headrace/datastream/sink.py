@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
+from headrace.connectors.sink import Sink
 from headrace.datastream.choices import checked_width
+from headrace.datastream.ported import OperatorHints
+from headrace.errors import JobDefinitionError
 from headrace.plan.builder import Draft
 from headrace.plan.graph import Chaining
 
 
-class DataStreamSink:
+class DataStreamSink(OperatorHints):
     """What `sink_to` and `print` return."""
 
     def __init__(self, draft: Draft) -> None:
@@ -34,3 +41,17 @@ class DataStreamSink:
         """Run it in tasks of its own."""
         self._draft.chaining = Chaining.NEVER
         return self
+
+
+def check_sink(sink: Any) -> None:
+    """Refuse what is no sink, and a sink whose saved transactions no worker could read."""
+    if not isinstance(sink, Sink):
+        hint = f" Write {sink.__name__}(...)." if isinstance(sink, type) and issubclass(sink, Sink) else ""
+        raise JobDefinitionError(f"sink_to() got {sink!r}; wanted a Sink object.{hint}")
+    for what in ("transaction_type", "record_type"):
+        saved = getattr(sink, what, None)
+        if isinstance(saved, type) and issubclass(saved, msgspec.Struct) and saved.__module__ == "__main__":
+            raise JobDefinitionError(
+                f"The {what} {saved.__name__} of {type(sink).__name__} is a msgspec.Struct of the program itself, "
+                "which does not reach the workers. Make it a dataclass, or move it into a module of its own."
+            )

@@ -11,8 +11,15 @@ from headrace.connectors.sink import Sink
 from headrace.datastream.aggregations import FieldMax, FieldMin, FieldReduce, FieldSum, RecordMax, RecordMin
 from headrace.datastream.choices import checked_width
 from headrace.datastream.collect import CloseableIterator
-from headrace.datastream.sink import DataStreamSink
+from headrace.datastream.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from headrace.datastream.joined import CoGroupedStreams, JoinedStreams
+from headrace.datastream.joins import How, IntervalJoin, lookup_factory, temporal_join
+from headrace.datastream.ported import PortedMethods
+from headrace.datastream.sink import DataStreamSink, check_sink
+from headrace.datastream.windowed import AllWindowedStream, WindowedStream, no_key
 from headrace.errors import JobDefinitionError, KeyedStateError
+from headrace.operators.checkpointed import CheckpointedFunction
+from headrace.operators.connected_factories import CoFlatMapFactory, CoMapFactory, LookupJoinFactory
 from headrace.operators.factories import (
     CollectFactory,
     FilterFactory,
@@ -39,19 +46,35 @@ from headrace.operators.functions import (
     callable_of,
 )
 from headrace.operators.watermarks import WatermarkStrategy
+from headrace.operators.windows.assigners import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    WindowAssigner,
+)
 from headrace.plan.builder import Draft, Outlet
 from headrace.plan.fields import resolve_field, traced_fields
 from headrace.plan.graph import Broadcast, Chaining, Custom, Forward, Hash, Partitioning, Rebalance, Rescale, Shuffle
 from headrace.plan.keys import KeyLike, key_spec
+from headrace.state.descriptors import MapStateDescriptor
 from headrace.types.information import BasicType, TypeInformation, TypeLike, Types, type_of
 
 if TYPE_CHECKING:
     from headrace.datastream.environment import StreamExecutionEnvironment
 
-_NO_SIDE_OUTPUTS = (SourceFactory, MapFactory, FilterFactory, ReduceFactory, WithStateFactory, TimestampsFactory)
+_NO_SIDE_OUTPUTS = (
+    SourceFactory,
+    MapFactory,
+    FilterFactory,
+    ReduceFactory,
+    WithStateFactory,
+    TimestampsFactory,
+    CoMapFactory,
+    CoFlatMapFactory,
+    LookupJoinFactory,
+)
 
 
-class DataStream:
+class DataStream(PortedMethods):
     """A stream of records. Immutable in what it carries; names and sizes of its operator can still be set."""
 
     def __init__(self, environment: StreamExecutionEnvironment, outlets: tuple[Outlet, ...]) -> None:
@@ -145,6 +168,39 @@ class DataStream:
                 raise JobDefinitionError("union() got a stream of another environment. Build both in one environment.")
         return DataStream(self._environment, sum((stream._outlets for stream in streams), self._outlets))
 
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(self, ds: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Read this stream and another, of any type, in one operator."""
+        if isinstance(ds, BroadcastStream):
+            return BroadcastConnectedStream(self, ds)
+        if not isinstance(ds, DataStream):
+            raise JobDefinitionError(f"connect() got {ds!r}; wanted a stream, or stream.broadcast(descriptor).")
+        return ConnectedStreams(self, ds)
+
+    def lookup_join(
+        self,
+        table: Any,
+        key: KeyLike,
+        how: How = "inner",
+        *,
+        table_key: KeyLike | None = None,
+        function: Callable[[Any, Any], Any] | None = None,
+        output_type: TypeLike | None = None,
+    ) -> DataStream:
+        """Join each record with the rows of a table that does not change while the job runs.
+
+        `table` is a list of rows, an Arrow table, or a pandas or Spark DataFrame, which is collected here and travels
+        to the tasks once. `key` finds a record's key; the rows' key is `table_key`, or `key` if that names fields.
+        `function(record, row)` makes the result, a pair without it; `how="left"` passes None where there is no row.
+        """
+        factory = lookup_factory(self.get_type(), table, key, how, table_key, function)
+        return self._then("lookup_join", factory, output_type)
+
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """What the operator sent with `yield tag, value`."""
         if not isinstance(output_tag, OutputTag):
@@ -185,9 +241,18 @@ class DataStream:
         """Subtask i to subtask i; both operators must have the same parallelism."""
         return DataStream(self._environment, self._routed(Forward()))
 
-    def broadcast(self) -> DataStream:
-        """Every record to every subtask."""
-        return DataStream(self._environment, self._routed(Broadcast()))
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(
+        self, broadcast_state_descriptor: MapStateDescriptor, /, *others: MapStateDescriptor
+    ) -> BroadcastStream: ...
+
+    def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor) -> DataStream | BroadcastStream:
+        """Every record to every subtask. With descriptors, a broadcast that another stream connects with."""
+        routed = DataStream(self._environment, self._routed(Broadcast()))
+        return BroadcastStream(routed, broadcast_state_descriptors) if broadcast_state_descriptors else routed
 
     def partition_custom(
         self, partitioner: Partitioner | Callable[[Any, int], int], key_selector: KeyLike
@@ -196,13 +261,29 @@ class DataStream:
         spec = key_spec(key_selector, self.get_type(), call="partition_custom()")
         return DataStream(self._environment, self._routed(Custom(callable_of(partitioner, "partition"), spec)))
 
+    # Windows
+
+    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream:
+        """Windows over all records, in one subtask."""
+        return AllWindowedStream(self.key_by(no_key), window_assigner)
+
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
+        """Windows of `size` records; with `slide`, one that begins at every `slide`-th record."""
+        return self.window_all(_count_windows(size, slide))
+
+    def join(self, other_stream: DataStream) -> JoinedStreams:
+        """Join in windows: `a.join(b).where(key).equal_to(key).window(assigner).apply(function)`."""
+        return JoinedStreams(self, other_stream)
+
+    def co_group(self, other_stream: DataStream) -> CoGroupedStreams:
+        """The same with all records of a key and window at once, of both streams."""
+        return CoGroupedStreams(self, other_stream)
+
     # Where a stream ends
 
     def sink_to(self, sink: Sink) -> DataStreamSink:
         """Write the records to this sink."""
-        if not isinstance(sink, Sink):
-            hint = f" Write {sink.__name__}(...)." if isinstance(sink, type) and issubclass(sink, Sink) else ""
-            raise JobDefinitionError(f"sink_to() got {sink!r}; wanted a Sink object.{hint}")
+        check_sink(sink)
         return DataStreamSink(self._declare(type(sink).__name__, SinkFactory(sink), None))
 
     def add_sink(self, sink: Sink) -> DataStreamSink:
@@ -237,6 +318,12 @@ class DataStream:
         return results if limit is None else results.take(limit)
 
     # Only with a key
+
+    def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
+        self._needs_key("interval_join")
+
+    def temporal_join(self, *args: Any, **kwargs: Any) -> DataStream:
+        self._needs_key("temporal_join")
 
     def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
         self._needs_key("reduce")
@@ -273,6 +360,20 @@ class DataStream:
         self._needs_key("flat_map_with_state")
 
     # Building
+
+    @property
+    def outlets(self) -> tuple[Outlet, ...]:
+        """The outputs of operators that this stream is made of."""
+        return self._outlets
+
+    def then_with(
+        self, second: DataStream, name: str, factory: OperatorFactory, output_type: TypeLike | None
+    ) -> DataStream:
+        """What an operator makes of this stream, its first input, and of `second`. Called by connected streams."""
+        made = None if output_type is None else type_of(output_type)
+        inputs = (*((outlet, 0) for outlet in self._outlets), *((outlet, 1) for outlet in second._outlets))
+        draft = self._environment.declare(Draft(name, factory, inputs, made))
+        return DataStream(self._environment, (Outlet(draft, type=made),))
 
     def _needs_key(self, call: str) -> NoReturn:
         raise KeyedStateError(
@@ -318,6 +419,35 @@ class KeyedStream(DataStream):
         _check_kind("process()", func, KeyedProcessFunction)
         return self._then("process", ProcessFactory(func, keyed=True), output_type)
 
+    def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
+        """Join with the records of the same key in another stream whose times lie within bounds: `.between(...)`."""
+        self._needs_keyed("interval_join", other_stream)
+        return IntervalJoin(self, other_stream)
+
+    def temporal_join(
+        self,
+        table: KeyedStream,
+        function: Callable[[Any, Any], Any] | None = None,
+        how: How = "inner",
+        *,
+        is_deletion: Callable[[Any], bool] | None = None,
+        late_data: OutputTag | None = None,
+        output_type: TypeLike | None = None,
+    ) -> DataStream:
+        """Join each record with the row of its key that was valid at its time in a changing table.
+
+        `table` is a stream of rows, each valid from its timestamp until the next row of its key, or until one for
+        which `is_deletion(row)` is true. A record is joined when the watermark has reached its time.
+        `function(record, row)` makes the result, a pair without it; `how="left"` passes None where there is no row.
+        A record whose row is gone because it came too late goes to the side output `late_data`, if given.
+        """
+        self._needs_keyed("temporal_join", table)
+        return temporal_join(self, table, function, how, is_deletion, late_data, output_type)
+
+    def _needs_keyed(self, call: str, other: Any) -> None:
+        if not isinstance(other, KeyedStream):
+            raise KeyedStateError(f"{call}() got {other!r}; wanted another keyed stream. Call key_by() on it first.")
+
     def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
         """Fold each record into its key's value, and emit the new value each time."""
         callable_of(func, "reduce")
@@ -361,6 +491,14 @@ class KeyedStream(DataStream):
         """`func(value, state) -> (results, new state)`: the same with any number of results."""
         return self._with_state("flat_map_with_state", func, state_type, output_type, flat=True)
 
+    def window(self, window_assigner: WindowAssigner) -> WindowedStream:
+        """Cut the records of each key into windows."""
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Windows of `size` records of a key; with `slide`, one that begins at every `slide`-th record."""
+        return self.window(_count_windows(size, slide))
+
     def rebalance(self) -> DataStream:
         self._keeps_its_key("rebalance")
 
@@ -373,7 +511,7 @@ class KeyedStream(DataStream):
     def forward(self) -> DataStream:
         self._keeps_its_key("forward")
 
-    def broadcast(self) -> DataStream:
+    def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor) -> NoReturn:
         self._keeps_its_key("broadcast")
 
     def partition_custom(
@@ -388,8 +526,9 @@ class KeyedStream(DataStream):
         )
 
     def _may_keep_state(self, func: Any) -> bool:
-        # State is had from the context that open() gets; a plain callable never sees one.
-        return isinstance(func, Function) and type(func).open is not Function.open
+        # State is had from the context that open() or initialize_state() gets; a plain callable never sees one.
+        opens = isinstance(func, Function) and type(func).open is not Function.open
+        return opens or isinstance(func, CheckpointedFunction)
 
     def _reduced(self, name: str, func: Any) -> DataStream:
         kept = self.get_type()
@@ -412,6 +551,10 @@ class KeyedStream(DataStream):
             )
         state = Types.ANY() if state_type is None else type_of(state_type)
         return self._then(name, WithStateFactory(func, state, flat), output_type)
+
+
+def _count_windows(size: int, slide: int) -> WindowAssigner:
+    return CountSlidingWindowAssigner.of(size, slide) if slide else CountTumblingWindowAssigner.of(size)
 
 
 def with_timestamp_field(strategy: WatermarkStrategy, type_info: TypeInformation | None) -> WatermarkStrategy:

@@ -26,6 +26,7 @@ from headrace.checkpoint.handles import (
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.state.backend import FileStore, KeyedStateBackend, SnapshotWork
+from headrace.state.operator_state import OperatorStates
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """Frames below this directory are ours; a user's line is the last one that is not."""
@@ -110,6 +111,8 @@ class OperatorContext:
     exactly_once_output: bool
     """Whether output may become visible only when a checkpoint completes."""
     metrics: dict[str, Any] = field(default_factory=dict)
+    object_reuse: bool = False
+    """Whether state may share mutable values with user code."""
 
 
 class SubtaskWork:
@@ -138,19 +141,29 @@ class Operator(ABC):
     context: OperatorContext
     outputs: Outputs
     emit: Emit
+    operator_states: OperatorStates
+    """State of this subtask as a whole, beside what it keeps per key."""
 
     def __init__(self) -> None:
         self.current_watermark = MIN_WATERMARK
         self.ended = False
+        self.restored = False
 
     def setup(self, context: OperatorContext, outputs: Outputs) -> None:
         self.context = context
         self.outputs = outputs
         self.emit = outputs.emit
+        self.operator_states = OperatorStates(context.uid, object_reuse=context.object_reuse)
+
+    def input(self, number: int) -> Callable[[Block, Attention], None]:
+        """What takes the records of that input. Asked once for each edge, when the task is put together."""
+        return self.process_block
 
     def restore(self, restored: Restored, store: FileStore) -> None:
         """Take back what was saved. Called once before `open`, only if there is a checkpoint."""
+        self.restored = True
         self.ended = restored.ended
+        self.operator_states.restore(restored.operator_state)
         if self.context.backend is not None:
             self.context.backend.restore(restored.keyed, store)
 
@@ -177,6 +190,16 @@ class Operator(ABC):
                     break
         finally:
             block.position = position + 1
+
+    def has_room(self) -> bool:
+        """Whether another record may come now.
+
+        While one of its operators says no, a task takes no input and polls no source; barriers that overtake, timers
+        and messages go on. The operator wakes its task when it runs out of room; what the record in hand still gives
+        must be taken. An operator that overrides this may end its output later than its input ends: its task is
+        drained when `ended` is true.
+        """
+        return True
 
     def process_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> bool:
         """Take Arrow columns as they are; False if the operator wants rows."""
@@ -233,7 +256,7 @@ class Operator(ABC):
         )
 
     def operator_state(self) -> Sequence[OperatorStateShare]:
-        return ()
+        return self.operator_states.snapshot()
 
     def splits(self) -> Sequence[bytes]:
         return ()

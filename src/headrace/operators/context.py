@@ -6,7 +6,9 @@ from typing import Any
 
 from headrace.errors import JobDefinitionError, KeyedStateError
 from headrace.operators.base import Operator
+from headrace.operators.checkpointed import FunctionInitializationContext, FunctionSnapshotContext
 from headrace.operators.functions import (
+    KeyedStateStore,
     OnTimerContext,
     RuntimeContext,
     TimeDomain,
@@ -23,6 +25,7 @@ from headrace.state.descriptors import (
     ValueStateDescriptor,
 )
 from headrace.state.keys import raw_key
+from headrace.state.operator_state import OperatorStateStore
 from headrace.state.states import AggregatingState, ListState, MapState, ReducingState, ValueState
 
 
@@ -81,6 +84,32 @@ class StreamRuntimeContext(RuntimeContext):
 
     def get_metrics_group(self) -> MetricGroup:
         return self._metrics
+
+
+class InitializationContext(FunctionInitializationContext):
+    """What `initialize_state` gets."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def is_restored(self) -> bool:
+        return self._operator.restored
+
+    def get_operator_state_store(self) -> OperatorStateStore:
+        return self._operator.operator_states
+
+    def get_keyed_state_store(self) -> KeyedStateStore:
+        return StreamRuntimeContext(self._operator)
+
+
+class SnapshotContext(FunctionSnapshotContext):
+    """What `snapshot_state` gets."""
+
+    def __init__(self, checkpoint_id: int) -> None:
+        self._checkpoint_id = checkpoint_id
+
+    def get_checkpoint_id(self) -> int:
+        return self._checkpoint_id
 
 
 class OperatorTimerService(TimerService):

@@ -17,6 +17,7 @@ from headrace.operators.source import SourceOperator
 from headrace.operators.stateless import FilterOperator, FlatMapOperator, MapOperator
 from headrace.operators.timestamps import TimestampsOperator
 from headrace.operators.watermarks import WatermarkStrategy
+from headrace.operators.windows.specification import WindowSpec
 from headrace.operators.with_state import WithStateOperator
 from headrace.types.information import TypeInformation
 
@@ -131,6 +132,21 @@ class WithStateFactory(OperatorFactory):
     @property
     def user_function(self) -> Any:
         return self.function
+
+
+@dataclass(frozen=True)
+class WindowFactory(OperatorFactory):
+    """Windows of a keyed stream, or of a stream whose records were given one key."""
+
+    spec: WindowSpec
+    keyed: bool = True
+
+    def create(self) -> Operator:
+        return self.spec.operator()
+
+    @property
+    def user_function(self) -> Any:
+        return self.spec.fold_function if self.spec.call.function is None else self.spec.call.function
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,10 @@ class OperatorFactory(ABC):
     keyed: bool = False
     """Whether the operator's input must come from a `key_by`."""
 
+    def needs_key(self, input: int) -> bool:
+        """Whether the records of that input must have a key. Broadcast records have none, whatever they meet."""
+        return self.keyed
+
     @abstractmethod
     def create(self) -> Operator:
         """A new operator for one subtask and attempt."""

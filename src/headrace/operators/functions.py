@@ -111,10 +111,10 @@ class MetricGroup(ABC):
     def distribution(self, name: str) -> Distribution: ...
 
 
-class RuntimeContext(ABC):
-    """What a function may know and use of the subtask it runs in. Handed to `open`, valid until `close`.
+class KeyedStateStore(ABC):
+    """Where a function gets its keyed states.
 
-    Keyed state may be asked for in `open` and used while a record or timer of a keyed stream is handled.
+    They may be asked for before the first record and used while a record or timer of a keyed stream is handled.
     """
 
     @abstractmethod
@@ -136,6 +136,10 @@ class RuntimeContext(ABC):
     @abstractmethod
     def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
         """The aggregating state of that name."""
+
+
+class RuntimeContext(KeyedStateStore):
+    """What a function may know and use of the subtask it runs in. Handed to `open`, valid until `close`."""
 
     @abstractmethod
     def get_task_name(self) -> str:
@@ -232,13 +236,22 @@ _OnTimerContext: TypeAlias = OnTimerContext
 # KeyedProcessFunction offers it under the same name, as Flink does.
 
 
-class Function(ABC):  # noqa: B024 - the base has two optional methods and no obligation
+class Subscriptable:
+    """Takes type parameters, which PyFlink's programs write: `WindowFunction[tuple, tuple, str, TimeWindow]`."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, parameters: Any) -> Any:
+        return cls
+
+
+class Function(Subscriptable, ABC):
     """Base of all user functions."""
 
-    def open(self, runtime_context: RuntimeContext) -> None:  # noqa: B027 - optional for implementers
+    def open(self, runtime_context: RuntimeContext) -> None:
         """Called once per subtask and attempt before the first record. Register state here."""
 
-    def close(self) -> None:  # noqa: B027 - optional for implementers
+    def close(self) -> None:
         """Called once at the end, also after a failure. Release what `open` took."""
 
 

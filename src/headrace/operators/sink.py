@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.checkpoint.handles import PreparedItem
+import msgspec
+
+from headrace.checkpoint.handles import PreparedItem, SubtaskSnapshot
 from headrace.connectors.sink import Committer, Sink, SinkWriter, WriterContext
 from headrace.errors import CommitFailedError, CommitOutcomeUnknownError
-from headrace.operators.base import BackgroundWork, Operator, Restored, failure_in
+from headrace.operators.base import BackgroundWork, Operator, Restored, SubtaskWork, failure_in
+from headrace.operators.checkpointed import CheckpointedFunction
+from headrace.operators.context import InitializationContext, SnapshotContext
+from headrace.operators.functions import CheckpointListener
 from headrace.state.backend import FileStore
 
 COMMIT_TRIES = 5
+
+LARGEST_INLINE_ITEM = 16 * 1024
+"""Prepared items above this size go into a file of the checkpoint instead of its `_metadata`."""
+
+
+class SinkWork(SubtaskWork):
+    """A sink's snapshot: large prepared items are written to files, in the background as state is."""
+
+    __slots__ = ()
+
+    def finish(self, store: FileStore) -> SubtaskSnapshot:
+        snapshot = super().finish(store)
+        return msgspec.structs.replace(snapshot, prepared=tuple(_stored(item, store) for item in snapshot.prepared))
+
+
+def _stored(item: PreparedItem, store: FileStore) -> PreparedItem:
+    # Each checkpoint that holds the item has a file of its own, so none depends on another's being kept. An item is
+    # held by one checkpoint, or by two where its commit is slow, so that hardly ever writes anything twice.
+    if len(item.payload) <= LARGEST_INLINE_ITEM:
+        return item
+    return PreparedItem(item.checkpoint_id, b"", store.write("prepared", [item.payload]))
+
+
+def payload_of(item: PreparedItem, store: FileStore) -> bytes:
+    """What the committer needs, wherever the checkpoint keeps it."""
+    return item.payload if item.file is None else store.read(item.file)
 
 
 class SinkOperator(Operator):
@@ -26,6 +58,7 @@ class SinkOperator(Operator):
         self._prepared: list[PreparedItem] = []
         self._restored_state: bytes | None = None
         self._committer: Committer | None = None
+        self._committing = threading.Lock()
         self._opened = False
         self.records = 0
 
@@ -46,7 +79,9 @@ class SinkOperator(Operator):
                     attempt=context.attempt,
                 )
             )
-            if self._restored_state:
+            if isinstance(self._writer, CheckpointedFunction):
+                self._writer.initialize_state(InitializationContext(self))
+            elif self._restored_state:
                 self._writer.restore_state(self._restored_state)
             self._writer.open()
             self._opened = True
@@ -89,11 +124,23 @@ class SinkOperator(Operator):
     def prepared(self) -> Sequence[PreparedItem]:
         return self._prepared
 
+    def snapshot(self, checkpoint_id: int, *, canonical: bool) -> SubtaskWork:
+        if isinstance(self._writer, CheckpointedFunction):
+            try:
+                self._writer.snapshot_state(SnapshotContext(checkpoint_id))
+            except Exception as error:
+                raise failure_in(self, f"(none: in snapshot_state() of checkpoint {checkpoint_id})", error) from error
+        work = super().snapshot(checkpoint_id, canonical=canonical)
+        return SinkWork(work.snapshot, work.keyed)
+
     def extra(self) -> bytes:
-        return self._writer.snapshot_state()
+        # A writer that keeps operator state has no bytes besides: both ways are called `snapshot_state`.
+        return b"" if isinstance(self._writer, CheckpointedFunction) else self._writer.snapshot_state()
 
     def complete(self, checkpoint_id: int) -> BackgroundWork | None:
         super().complete(checkpoint_id)
+        if isinstance(self._writer, CheckpointListener):
+            self._writer.notify_checkpoint_complete(checkpoint_id)
         due = [item for item in self._prepared if item.checkpoint_id <= checkpoint_id]
         committer = self._committer
         if not due or committer is None:
@@ -104,10 +151,16 @@ class SinkOperator(Operator):
             self._prepared = [item for item in self._prepared if id(item) not in committed]
 
         def commit() -> Any:
-            commit_with_retries(committer, [item.payload for item in due])
+            # Checkpoints may complete faster than sinks commit: a committer serves one of them at a time.
+            with self._committing:
+                commit_with_retries(committer, [item.payload for item in due])
             return forget
 
         return commit
+
+    def aborted(self, checkpoint_id: int) -> None:
+        if isinstance(self._writer, CheckpointListener):
+            self._writer.notify_checkpoint_aborted(checkpoint_id)
 
     def close(self) -> None:
         if self._opened:

@@ -38,17 +38,30 @@ class SourceOperator(Operator):
         """Without checkpoints: told the positions behind a batch before the batch is emitted."""
         self.exhausted = False
         self.records = 0
+        self.woken = False
+        """The reader has said that records became available: it need not rest any longer."""
 
     def open(self) -> None:
         context = self.context
         self._next_watermark_ms = context.now_ms() + WATERMARK_INTERVAL_MS
         try:
             self._reader = self._source.create_reader(
-                ReaderContext(subtask=context.subtask, parallelism=context.parallelism, wake=context.wake)
+                ReaderContext(
+                    subtask=context.subtask,
+                    parallelism=context.parallelism,
+                    wake=self._woken,
+                    wants_timestamps=self._strategy.timestamp_field is None,
+                )
             )
             self._reader.open()
         except Exception as error:
             raise failure_in(self, "(none: opening the source)", error) from error
+
+    def _woken(self) -> None:
+        """Called by a reader's own thread."""
+        if not self.woken:
+            self.woken = True
+            self.context.wake()
 
     def assign(self, splits: Sequence[bytes]) -> None:
         decoded = [self._split_decoder.decode(s) for s in splits]
@@ -70,6 +83,8 @@ class SourceOperator(Operator):
 
     def poll(self, limit: int) -> int | PollStatus:
         """Emit the next records of one split; their number, or why there are none."""
+        # Before the look, so that what becomes available during it is not missed.
+        self.woken = False
         try:
             batch = self._reader.poll(limit)
         except UserFunctionError:
@@ -99,6 +114,11 @@ class SourceOperator(Operator):
         if assigner is None and timestamps is None:
             for value in values:
                 emit(value, None)
+            return len(values)
+        if assigner is None and timestamps and not tracker.generator_sees_values:
+            tracker.event(None, max(timestamps))
+            for value, timestamp in zip(values, timestamps, strict=True):
+                emit(value, timestamp)
             return len(values)
         for i, value in enumerate(values):
             timestamp = MIN_WATERMARK if timestamps is None else timestamps[i]
@@ -175,6 +195,9 @@ class SourceOperator(Operator):
         if is_idle != self._is_idle:
             self._is_idle = is_idle
             self.outputs.idle(is_idle)
+
+    def prepare_snapshot(self, checkpoint_id: int) -> None:
+        self._reader.snapshot_for(checkpoint_id)
 
     def splits(self) -> Sequence[bytes]:
         return [self._split_encoder.encode(split) for split in self._reader.snapshot()]

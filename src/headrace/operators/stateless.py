@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.operators.base import BackgroundWork, Operator, failure_in
-from headrace.operators.context import StreamRuntimeContext
+from headrace.operators.base import BackgroundWork, Operator, SubtaskWork, failure_in
+from headrace.operators.checkpointed import CheckpointedFunction
+from headrace.operators.context import InitializationContext, SnapshotContext, StreamRuntimeContext
 from headrace.operators.functions import CheckpointListener, Function, callable_of
 
 
@@ -20,20 +21,39 @@ class FunctionOperator(Operator):
         self._call = callable_of(function, self.METHOD)
 
     def open(self) -> None:
+        if isinstance(self._function, CheckpointedFunction):
+            try:
+                self._function.initialize_state(InitializationContext(self))
+            except Exception as error:
+                raise failure_in(self, "(none: in initialize_state())", error) from error
         if isinstance(self._function, Function):
             try:
                 self._function.open(StreamRuntimeContext(self))
             except Exception as error:
                 raise failure_in(self, "(none: in open())", error) from error
 
+    def snapshot(self, checkpoint_id: int, *, canonical: bool) -> SubtaskWork:
+        if isinstance(self._function, CheckpointedFunction):
+            try:
+                self._function.snapshot_state(SnapshotContext(checkpoint_id))
+            except Exception as error:
+                raise failure_in(self, f"(none: in snapshot_state() of checkpoint {checkpoint_id})", error) from error
+        return super().snapshot(checkpoint_id, canonical=canonical)
+
     def complete(self, checkpoint_id: int) -> BackgroundWork | None:
         if isinstance(self._function, CheckpointListener):
-            self._function.notify_checkpoint_complete(checkpoint_id)
+            try:
+                self._function.notify_checkpoint_complete(checkpoint_id)
+            except Exception as error:
+                raise failure_in(self, f"(none: told that checkpoint {checkpoint_id} is complete)", error) from error
         return super().complete(checkpoint_id)
 
     def aborted(self, checkpoint_id: int) -> None:
         if isinstance(self._function, CheckpointListener):
-            self._function.notify_checkpoint_aborted(checkpoint_id)
+            try:
+                self._function.notify_checkpoint_aborted(checkpoint_id)
+            except Exception as error:
+                raise failure_in(self, f"(none: told that checkpoint {checkpoint_id} was given up)", error) from error
 
     def close(self) -> None:
         try:

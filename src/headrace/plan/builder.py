@@ -18,7 +18,7 @@ from headrace.plan.settings import DEFAULT_MAX_PARALLELISM
 from headrace.plan.uids import UidGenerator
 from headrace.types.information import TypeInformation
 
-_OWN_FRAMES = ("headrace.datastream", "headrace.plan")
+_OWN_FRAMES = ("headrace.cep", "headrace.datastream", "headrace.plan", "headrace.pyflink")
 _LONGEST_UID = 200
 
 

@@ -6,6 +6,13 @@ import json
 from typing import Any
 
 from headrace.backends.heap.options import HeapOptions
+from headrace.operators.checkpointed import CheckpointedFunction
+from headrace.operators.connected_factories import (
+    BroadcastFactory,
+    CoProcessFactory,
+    IntervalJoinFactory,
+    TemporalJoinFactory,
+)
 from headrace.operators.factories import (
     CollectFactory,
     ProcessFactory,
@@ -93,7 +100,11 @@ def execution_plan(graph: StreamGraph) -> str:
             "parallelism": node.parallelism,
         }
         predecessors = [
-            {"id": e.source, "ship_strategy": type(e.partitioning).__name__.upper(), "side": "second"}
+            {
+                "id": e.source,
+                "ship_strategy": type(e.partitioning).__name__.upper(),
+                "side": "first" if e.input == 0 and any(other.input for other in graph.inputs(node.id)) else "second",
+            }
             for e in graph.inputs(node.id)
         ]
         nodes.append(entry | ({"predecessors": predecessors} if predecessors else {}))
@@ -150,8 +161,10 @@ def _chain(plan: JobPlan, chain: Chain) -> dict[str, Any]:
 
 def _exchange(plan: JobPlan, chain: Chain, edge: Edge) -> dict[str, Any]:
     producer = plan.chain_of(edge.source)
+    has_two = len({e.input for e in plan.graph.inputs(edge.target)}) > 1
     return {
         "from": plan.graph.node(edge.source).name,
+        "input": edge.input + 1 if has_two else None,
         "side_output": edge.tag,
         "routing": describe_partitioning(edge.partitioning),
         "relays": chain.level - producer.level - 1,
@@ -202,11 +215,19 @@ def _states(node: Node) -> list[str]:
             return ["output that waits for its checkpoint"]
         case CollectFactory():
             return ["output that waits for its checkpoint"]
+        case IntervalJoinFactory():
+            return [f"left list {factory.left_type}", f"right list {factory.right_type}", "timers"]
+        case TemporalJoinFactory():
+            return [f"waiting list {factory.record_type}", f"map of rows {factory.row_type}", "timers"]
     states = []
     function = factory.user_function
+    if isinstance(factory, BroadcastFactory):
+        states += [f"broadcast {d.name}: {d.shape.type}" for d in factory.descriptors]
+    if isinstance(function, CheckpointedFunction):
+        states.append(f"what {type(function).__name__}.initialize_state() registers")
     if factory.keyed and isinstance(function, Function) and type(function).open is not Function.open:
         states.append(f"what {type(function).__name__}.open() registers")
-    if factory.keyed and isinstance(factory, ProcessFactory):
+    if factory.keyed and isinstance(factory, ProcessFactory | CoProcessFactory | BroadcastFactory):
         states.append("timers")
     return states
 
@@ -239,7 +260,8 @@ def _chain_lines(chain: dict[str, Any]) -> list[str]:
     for edge in chain["inputs"]:
         side = f" (side output {edge['side_output']})" if edge["side_output"] else ""
         relay = f", relayed by {_count(edge['relays'], 'level')}" if edge["relays"] else ""
-        lines.append(f"  ⇐ {edge['from']}{side}, {edge['routing']}{relay}: {edge['type']}")
+        number = f"input {edge['input']}: " if edge["input"] else ""
+        lines.append(f"  ⇐ {number}{edge['from']}{side}, {edge['routing']}{relay}: {edge['type']}")
     slots = f"slots {', '.join(map(str, chain['slots']))}" if len(chain["slots"]) > 1 else f"slot {chain['slots'][0]}"
     lines.append(f"  chain of parallelism {chain['parallelism']} on {slots}")
     for operator in chain["operators"]:

@@ -172,6 +172,13 @@ def _sink_promise(node: Node) -> Promise:
                 f"{name} sends its write-ahead log apart from the marker, so a crash between them sends it again",
                 "write data and marker in one transaction, or use a two-phase sink",
             )
+        case SinkGuarantee.NONE:
+            return Promise(
+                Part.SINK,
+                Guarantee.AT_MOST_ONCE,
+                f"{name} does not wait until its output has arrived: what was under way at a failure is lost",
+                "give it a delivery guarantee",
+            )
         case _:
             return Promise(
                 Part.SINK,

@@ -92,6 +92,8 @@ class JobSettings:
     job_parameters: dict[str, str] = field(default_factory=dict)
     restore_from: str | None = None
     """A checkpoint or savepoint to begin from; None for the newest complete one of this job."""
+    claim: bool = False
+    """Whether what `restore_from` names becomes this job's own, which deletes it when it needs it no more."""
     allow_non_restored: bool = False
     """Whether state in the checkpoint that no operator claims may be left behind."""
     take_over: bool = False

@@ -71,7 +71,7 @@ def _check_inputs(graph: StreamGraph) -> None:
                 f"{describe_node(target)} of parallelism {target.parallelism}, which must be equal. "
                 "Set one parallelism for both, or use rebalance() or rescale()."
             )
-        if target.factory.keyed and not isinstance(edge.partitioning, Hash):
+        if target.factory.needs_key(edge.input) and not isinstance(edge.partitioning, Hash):
             raise KeyedStateError(
                 f"The {describe_node(target)} works per key, but its input has none. Call key_by() first."
             )

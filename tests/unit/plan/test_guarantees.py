@@ -27,6 +27,7 @@ def of_sink(sink: SinkGuarantee, checkpointing: CheckpointSettings = ON, *, repl
 @pytest.mark.parametrize(
     ("sink", "replayable", "expected"),
     [
+        (SinkGuarantee.NONE, True, AT_MOST),
         (SinkGuarantee.AT_LEAST_ONCE, True, AT_LEAST),
         (SinkGuarantee.IDEMPOTENT, True, EXACTLY),
         (SinkGuarantee.WRITE_AHEAD, True, EXACTLY),
@@ -45,7 +46,8 @@ def test_each_source_and_sink_give_what_the_table_says(
 def test_without_checkpoints_every_job_is_at_most_once(sink: SinkGuarantee) -> None:
     found = of_sink(sink, OFF)
     assert found.guarantee is AT_MOST
-    assert [limit.part for limit in found.limits] == [Part.PROCESSING]
+    loses_by_itself = [Part.SINK] if sink is SinkGuarantee.NONE else []
+    assert [limit.part for limit in found.limits] == [Part.PROCESSING, *loses_by_itself]
     assert found.limits[0].remedy == "call env.enable_checkpointing(interval)"
 
 

@@ -106,7 +106,7 @@ class JsonEncoder(Encoder):
         return self.encode_batch((value,))
 
     def encode_batch(self, values: Sequence[Any]) -> bytes:
-        plain = [_plain(value) for value in values]
+        plain = [plain_json(value) for value in values]
         try:
             return _json.encode_lines(plain)
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -120,15 +120,15 @@ _SCALARS = frozenset((str, int, float, bool, type(None), bytes))
 _json = msgspec.json.Encoder()
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Rows as dicts, also within rows, lists and dicts: msgspec would take them for tuples."""
     if isinstance(value, Row):
         fields = Row.as_dict(value)  # by the class: a field may be called as_dict
-        return fields if _SCALARS.issuperset(map(type, value)) else {name: _plain(v) for name, v in fields.items()}
+        return fields if _SCALARS.issuperset(map(type, value)) else {name: plain_json(v) for name, v in fields.items()}
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: plain_json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(element) for element in value]
+        return [plain_json(element) for element in value]
     return value
 
 

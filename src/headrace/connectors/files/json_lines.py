@@ -52,7 +52,7 @@ class JsonLinesFormat(FileFormat):
 
     def __init__(self, type_info: TypeInformation | None = None) -> None:
         self.type_info = type_info
-        _decoder(type_info)  # refuses a type that JSON cannot hold while the program is being written
+        json_decoder(type_info)  # refuses a type that JSON cannot hold while the program is being written
 
     def produced_type(self, paths: Sequence[str]) -> TypeInformation | None:
         return self.type_info
@@ -65,8 +65,8 @@ class JsonLinesFormat(FileFormat):
 class _JsonCursor(LineCursor):
     def __init__(self, split: FileSplit, file: BinaryIO, problems: Problems, type_info: TypeInformation | None) -> None:
         super().__init__(split, file, problems)
-        self._decoder = _decoder(type_info)
-        self._finish = _finisher(type_info)
+        self._decoder = json_decoder(type_info)
+        self._finish = json_finisher(type_info)
 
     def parse(self, lines: list[bytes], first_line: int) -> list[Any]:
         try:
@@ -84,11 +84,11 @@ class _JsonCursor(LineCursor):
 
 
 @lru_cache(maxsize=256)
-def _decoder(type_info: TypeInformation | None) -> msgspec.json.Decoder[Any]:
+def json_decoder(type_info: TypeInformation | None) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(Any if type_info is None else _python_type(type_info, top=True))
 
 
-def _finisher(type_info: TypeInformation | None) -> Callable[[list[Any]], list[Any]]:
+def json_finisher(type_info: TypeInformation | None) -> Callable[[list[Any]], list[Any]]:
     if not isinstance(type_info, RowType):
         return lambda values: values
     make, fields = type_info.make(), msgspec.structs.astuple

@@ -39,6 +39,7 @@ RECORDS_HEADER: Final = _RECORDS.size
 _UNALIGNED = 1
 _CANONICAL = 2
 _STOPPING = 4
+_DRAIN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,24 @@ class Barrier:
     """A savepoint: state is written in the format that every backend reads, and alignment is never given up."""
     stopping: bool = False
     """After it sources emit nothing and no timer fires."""
+    drain: bool = False
+    """Before it sources say that event time has ended, so that windows and event-time timers fire."""
 
     def encode(self) -> bytes:
         flags = self.unaligned * _UNALIGNED | self.canonical * _CANONICAL | self.stopping * _STOPPING
+        flags |= self.drain * _DRAIN
         return _BARRIER.pack(BARRIER, self.checkpoint_id, flags)
 
     @classmethod
     def decode(cls, data: bytes) -> Barrier:
         _, checkpoint_id, flags = _BARRIER.unpack(data)
-        return cls(checkpoint_id, bool(flags & _UNALIGNED), bool(flags & _CANONICAL), bool(flags & _STOPPING))
+        return cls(
+            checkpoint_id,
+            bool(flags & _UNALIGNED),
+            bool(flags & _CANONICAL),
+            bool(flags & _STOPPING),
+            bool(flags & _DRAIN),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -346,3 +346,7 @@ class Clock:
     def tick(self) -> float:
         self.now = time.monotonic()
         return self.now
+
+    def wall_ms(self) -> int:
+        """Processing time, by which timers fire."""
+        return time.time_ns() // 1_000_000

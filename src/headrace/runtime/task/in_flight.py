@@ -15,11 +15,12 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.errors import DamagedCheckpointError, RestoreError, TypeMismatchError
-from headrace.plan.graph import Edge
+from headrace.plan.graph import Broadcast, Edge
 from headrace.runtime.task.cells import (
     RECORDS,
     RECORDS_HEADER,
     Address,
+    address_of,
     read_records_header,
     records_header,
 )
@@ -37,6 +38,11 @@ def frames(cells: Iterable[Queued]) -> Iterator[bytes]:
         kept = _sealed(data)
         yield _FRAME.pack(channel, len(kept))
         yield kept
+
+
+def edges_with_records(cells: Iterable[Queued]) -> tuple[int, ...]:
+    """Edges that have records among these cells."""
+    return tuple(sorted({address_of(data).edge for _, data in cells if data[0] == RECORDS}))
 
 
 def read_frames(data: bytes, where: str) -> Iterator[Queued]:
@@ -138,4 +144,8 @@ class Owner:
         if keys is not None:
             m = self._max[address.edge]
             return key_group(keys[place], m) * n // m == subtask  # type: ignore[arg-type]
+        if isinstance(self._edges[address.edge].partitioning, Broadcast):
+            # Each subtask has its own copy in flight, to go with its own state. The driver has made sure that there
+            # are as many subtasks as before.
+            return address.target == subtask
         return (address.producer + address.target + place) % n == subtask

@@ -21,6 +21,7 @@ from headrace.errors import CheckpointFailure
 from headrace.operators.base import Attention, Block, Operator
 from headrace.operators.collect import CollectOperator
 from headrace.operators.sink import SinkOperator
+from headrace.operators.watermarks import MAX_WATERMARK
 from headrace.runtime.control.messages import (
     Abort,
     AssignSplits,
@@ -31,6 +32,7 @@ from headrace.runtime.control.messages import (
     Message,
     Progress,
     Release,
+    SavepointTarget,
     SplitRequest,
     Trigger,
 )
@@ -107,14 +109,19 @@ class Mailbox:
         self._in_background = in_background
 
         self._by_input = {(edge.id, s.subtask): s for s in subtasks for edge in _in_edges(s, codecs)}
+        self._takers = {
+            (edge.id, s.subtask): s.head.input(edge.input) for s in subtasks for edge in _in_edges(s, codecs)
+        }
         self._sources = [s for s in subtasks if s.source is not None]
         self._operators = [o for s in subtasks for o in s.operators.values()]
         self._timed = [o for o in self._operators if type(o).next_processing_time is not Operator.next_processing_time]
+        self._bounded = [o for o in self._operators if type(o).has_room is not Operator.has_room]
+        """Operators that may have no room for another record."""
         self._ends = [o for o in self._operators if isinstance(o, SinkOperator | CollectOperator)]
         self._letters: deque[Any] = deque()
         """Out-of-band messages and results of background work, in order of arrival."""
         self._block: Block | None = None
-        self._block_cell: tuple[int, ChainSubtask, bytes] | None = None
+        self._block_cell: tuple[int, Callable[[Block, Attention], None], bytes] | None = None
         self._requested: set[tuple[str, int]] = set()
         self._rest_until: dict[int, float] = {}
         self._backoff: dict[int, float] = {}
@@ -137,8 +144,13 @@ class Mailbox:
         match message:
             case Trigger():
                 self._gate.arrive_control(
-                    Barrier(message.checkpoint_id, message.unaligned, message.canonical, message.stopping)
+                    Barrier(
+                        message.checkpoint_id, message.unaligned, message.canonical, message.stopping, message.drain
+                    )
                 )
+            case SavepointTarget(checkpoint_id, location):
+                # At once: the savepoint's writer may be waiting for it already.
+                self._snapshots.aim(checkpoint_id, location)
             case AssignSplits():
                 self._gate.arrive_control(message)
             case _:
@@ -158,27 +170,43 @@ class Mailbox:
 
     def run(self) -> None:
         """Until released. Whatever an operator raises ends the task."""
+        self.begin()
+        while self.turn():
+            pass
+
+    def begin(self) -> None:
+        """Before the first turn."""
         for subtask in self._subtasks:
             if subtask.input is not None and subtask.input.ended:
                 subtask.head.end_input()
-        while True:
-            self._attention.raised = False
-            while self._letters:
-                self._letter(self._letters.popleft())
-            now = self._clock.tick()
-            if self._released and (self._level == 0 or self._input_ended):
-                return
-            if now >= self._progress_at:
-                self._report(now)
-            if self._output.full:
-                self._wait_for_room()
-                continue
-            worked = self._work(now)
-            self._flush_if_due(idle=not worked)
-            if not worked:
-                self._rest()
-            else:
-                self._busy_s += time.monotonic() - now
+
+    def turn(self) -> bool:
+        """One step, or a wait if there is nothing to do; False when the task is over."""
+        self._attention.raised = False
+        while self._letters:
+            self._letter(self._letters.popleft())
+        now = self._clock.tick()
+        if self._released and (self._level == 0 or self._input_ended):
+            return False
+        if now >= self._progress_at:
+            self._report(now)
+        if self._output.full:
+            self._wait_for_room()
+            return True
+        if self._bounded and not self._has_room():
+            self._hold()
+            return True
+        worked = self._work(now)
+        self._flush_if_due(idle=not worked)
+        if not worked:
+            self._rest()
+        else:
+            self._busy_s += time.monotonic() - now
+        return True
+
+    def _sleep(self, seconds: float) -> None:
+        """Until somebody wakes the mailbox, at most so long."""
+        self._wakeup.wait(max(0.0, seconds))
 
     def _work(self, now: float) -> bool:
         """One step; False if there was nothing to do."""
@@ -200,6 +228,21 @@ class Mailbox:
         self._note_drained()
         return True
 
+    def _has_room(self) -> bool:
+        return self._stopped or all(operator.has_room() for operator in self._bounded)
+
+    def _hold(self) -> None:
+        """An operator can take no record now: all else goes on."""
+        self._fire_timers()
+        event = self._gate.take_urgent()
+        if event is not None:
+            self._handle(event)
+            return
+        self._flush_if_due(idle=True)
+        self._wakeup.clear()
+        if not self._letters and not self._attention.raised and not self._has_room():
+            self._sleep(self._next_deadline() - time.monotonic())
+
     def _rest(self) -> None:
         """Wait for a message, input or the next moment at which something is due."""
         self._note_drained()
@@ -207,7 +250,7 @@ class Mailbox:
         if self._letters or self._gate.has_input or self._attention.raised:
             return
         until = self._next_deadline()
-        self._wakeup.wait(max(0.0, until - time.monotonic()))
+        self._sleep(until - time.monotonic())
 
     def _next_deadline(self) -> float:
         now = self._clock.now
@@ -219,7 +262,7 @@ class Mailbox:
         if oldest:
             until = min(until, min(oldest) + self._buffer_timeout_s)
         if not self._stopped:
-            wall_ms = time.time_ns() // 1_000_000
+            wall_ms = self._clock.wall_ms()
             for operator in self._timed:
                 due_ms = operator.next_processing_time()
                 if due_ms is not None:
@@ -265,7 +308,7 @@ class Mailbox:
             self._clock.born_us = born_us
             self._records_in += count
             self._block = self._codecs[address.edge].decode(flags, memoryview(data)[RECORDS_HEADER:])
-            self._block_cell = (channel, subtask, data)
+            self._block_cell = (channel, self._takers[address.edge, address.target], data)
             self._continue_block()
             return
         assert subtask.input is not None
@@ -281,7 +324,7 @@ class Mailbox:
         assert block is not None
         assert cell is not None
         failpoints.hit("record", f"{self._level}.{self._slot}")
-        cell[1].head.process_block(block, self._attention)
+        cell[1](block, self._attention)
         if block.position >= len(block.values):
             self._block = self._block_cell = None
             if self._ends and self._clock.born_us:
@@ -326,7 +369,7 @@ class Mailbox:
         for index, subtask in enumerate(self._sources):
             source = subtask.source
             assert source is not None
-            if subtask.ended or self._rest_until.get(index, 0.0) > now:
+            if subtask.ended or (self._rest_until.get(index, 0.0) > now and not source.woken):
                 continue
             self._clock.born_us = time.time_ns() // 1_000
             started = time.monotonic()
@@ -363,7 +406,13 @@ class Mailbox:
         self._poll_limit = int(max(1, min(MOST_POLLED, 0.5 * self._poll_limit + 0.5 * aim)))
 
     def _note_drained(self) -> None:
-        if not self._drained and not self._block and all(s.ended for s in self._subtasks):
+        if (
+            not self._drained
+            and not self._block
+            and all(s.ended for s in self._subtasks)
+            # What is still in flight in an operator comes before the end of its output.
+            and all(o.ended for o in self._bounded)
+        ):
             self._drained = True
             self._flush()
             self._report(self._clock.now)
@@ -374,7 +423,7 @@ class Mailbox:
     def _fire_timers(self) -> None:
         if not self._timed:
             return
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._clock.wall_ms()
         for operator in self._timed:
             due_ms = operator.next_processing_time()
             if due_ms is not None and due_ms <= now_ms:
@@ -402,7 +451,7 @@ class Mailbox:
             return
         self._wakeup.clear()
         if self._output.full and not self._letters and not self._attention.raised:
-            self._wakeup.wait(0.5)
+            self._sleep(0.5)
 
     # -- checkpoints
 
@@ -412,6 +461,10 @@ class Mailbox:
         scope = f"{self._level}.{self._slot}"
         failpoints.hit("barrier_aligned", scope)
         started = time.monotonic()
+        if event.barrier.drain:
+            for subtask in self._sources:
+                if not subtask.ended:
+                    subtask.head.watermark(MAX_WATERMARK)
         for operator in self._operators:
             operator.prepare_snapshot(checkpoint_id)
         failpoints.hit("sink_prepared", scope)
@@ -422,7 +475,9 @@ class Mailbox:
         logged = []
         if event.logged is not None:
             logged = self._rest_of_block() + event.logged
-        running = RunningSnapshot(checkpoint_id, work, event.alignment_s, time.monotonic() - started, logged)
+        running = RunningSnapshot(
+            checkpoint_id, work, event.alignment_s, time.monotonic() - started, logged, event.barrier.canonical
+        )
         if event.log_complete:
             running.log_complete.set()
         self._snapshots.begin(running)

@@ -23,7 +23,7 @@ from headrace.backends.heap.backend import HeapBackend
 from headrace.backends.heap.options import HeapOptions
 from headrace.backends.rocksdb.backend import RocksDBBackend
 from headrace.checkpoint.storage.paths import WriterScope
-from headrace.errors import FencedError, UserFunctionError
+from headrace.errors import FencedError, HeadraceError, UserFunctionError
 from headrace.operators.base import Attention, OperatorContext, Restored
 from headrace.operators.collect import Collected as CollectedRecords
 from headrace.plan.graph import Edge, Node
@@ -76,6 +76,8 @@ def _slot_of(level: int, batches: Iterator[pa.RecordBatch]) -> int:
 
 class Task:
     """One slot of one level for one attempt: threads, control connection, mailbox."""
+
+    mailbox_type = Mailbox
 
     def __init__(self, deployment: LevelDeployment, slot: int, batches: Iterator[pa.RecordBatch]) -> None:
         self._deployment = deployment
@@ -234,7 +236,7 @@ class Task:
         self._snapshots.known_shared = frozenset(deploy.known_shared)
         self._open(subtasks, deploy)
         self._put_back(deploy, subtasks, gate)
-        return Mailbox(
+        return self.mailbox_type(
             level=self._level,
             slot=self._slot,
             subtasks=subtasks,
@@ -311,11 +313,12 @@ class Task:
             attempt=deployment.attempt,
             job_parameters=deployment.job_parameters,
             backend=self._backend(node, subtask) if node.factory.keyed else None,
-            now_ms=_now_ms,
+            now_ms=self._clock.wall_ms,
             notify=self._notify,
             wake=self._wake,
             checkpointing=checkpointing.enabled,
             exactly_once_output=checkpointing.enabled,
+            object_reuse=deployment.object_reuse,
         )
 
     def _backend(self, node: Node, subtask: int) -> KeyedStateBackend:
@@ -329,6 +332,7 @@ class Task:
             max_parallelism=node.max_parallelism,
             local_dir=local_dir,
             object_reuse=self._deployment.object_reuse,
+            now_ms=self._clock.wall_ms,
         )
         return HeapBackend(context, options) if isinstance(options, HeapOptions) else RocksDBBackend(context, options)
 
@@ -400,15 +404,13 @@ class Task:
 
 def _failure_message(error: BaseException, level: int, slot: int) -> messages.Failed:
     if isinstance(error, UserFunctionError):
+        # A refusal of ours inside of user code (state that does not fit) keeps its name: trying again cannot help.
+        own = error.__cause__ if isinstance(error.__cause__, HeadraceError) else error
         return messages.Failed(
-            type(error).__name__, str(error), error.operator, error.uid, error.record, error.location, error.cause
+            type(own).__name__, str(error), error.operator, error.uid, error.record, error.location, error.cause
         )
     cause = "".join(traceback.format_exception(error))
     return messages.Failed(type(error).__name__, f"Task {level}.{slot}: {type(error).__name__}: {error}", cause=cause)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _path_or_none(text: str) -> Path | None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from headrace import failpoints
 from headrace.checkpoint.handles import ChannelSnapshot, TaskSnapshot
-from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, storage_for
 from headrace.checkpoint.storage.paths import WriterScope
 from headrace.errors import CheckpointError, CheckpointFailure, StorageError
 from headrace.operators.base import SubtaskWork
 from headrace.runtime.control.messages import Acknowledge, Decline, Message
-from headrace.runtime.task.in_flight import frames
+from headrace.runtime.task.in_flight import edges_with_records, frames
 from headrace.runtime.task.spill import Queued
 
 
@@ -28,6 +28,8 @@ class RunningSnapshot:
     alignment_s: float
     sync_s: float
     logged: list[Queued]
+    is_savepoint: bool = False
+    """Its files go to the place that `SnapshotWriter.aim` names, not into the job's own storage."""
     log_complete: threading.Event = field(default_factory=threading.Event)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -53,11 +55,19 @@ class SnapshotWriter:
         self._send = send
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="snapshot")
         self._running: dict[int, RunningSnapshot] = {}
+        self._targets: dict[int, str] = {}
+        self._aimed = threading.Condition()
         self.known_shared: frozenset[str] = frozenset()
 
     def begin(self, snapshot: RunningSnapshot) -> None:
         self._running[snapshot.checkpoint_id] = snapshot
         self._pool.submit(self._write, snapshot, self.known_shared)
+
+    def aim(self, checkpoint_id: int, location: str) -> None:
+        """The place of a savepoint. Called by the control thread, perhaps after the savepoint's barrier came."""
+        with self._aimed:
+            self._targets[checkpoint_id] = location
+            self._aimed.notify_all()
 
     def log_complete(self, checkpoint_id: int, cells: list[Queued]) -> None:
         """The rest of the cells in flight."""
@@ -73,6 +83,9 @@ class SnapshotWriter:
             snapshot.log_complete.set()
             for work in snapshot.work:
                 work.cancel()
+        with self._aimed:
+            self._targets.pop(checkpoint_id, None)
+            self._aimed.notify_all()
 
     def close(self) -> None:
         for checkpoint_id in list(self._running):
@@ -85,8 +98,9 @@ class SnapshotWriter:
         started = time.monotonic()
         try:
             failpoints.hit("after_snapshot_local", scope)
-            prefix = WriterScope(self._home, checkpoint_id, self._attempt).prefix
-            store = self._storage.file_store(prefix, known_shared)
+            store = self._store(snapshot, known_shared)
+            if store is None:
+                return
             subtasks = tuple(work.finish(store) for work in snapshot.work)
             snapshot.log_complete.wait()
             if snapshot.cancelled.is_set():
@@ -94,8 +108,12 @@ class SnapshotWriter:
             channels = None
             if snapshot.logged:
                 cells = store.write(f"channels-{self._level}-{self._slot}", frames(snapshot.logged))
-                channels = ChannelSnapshot(self._level, self._slot, cells, len(snapshot.logged))
+                channels = ChannelSnapshot(
+                    self._level, self._slot, cells, len(snapshot.logged), edges_with_records(snapshot.logged)
+                )
             failpoints.hit("after_upload", scope)
+            if snapshot.is_savepoint:
+                failpoints.hit("savepoint_written", scope)
             sizes = [file.size for subtask in subtasks if subtask.keyed is not None for file in subtask.keyed.files]
             fresh = [
                 file.size
@@ -129,6 +147,20 @@ class SnapshotWriter:
             self._decline(snapshot, CheckpointFailure.TASK_FAILED, f"{type(error).__name__}: {error}")
         finally:
             self._running.pop(checkpoint_id, None)
+
+    def _store(self, snapshot: RunningSnapshot, known_shared: frozenset[str]) -> FileStore | None:
+        """Where its files go; None if it was given up meanwhile."""
+        checkpoint_id = snapshot.checkpoint_id
+        if not snapshot.is_savepoint:
+            prefix = WriterScope(self._home, checkpoint_id, self._attempt).prefix
+            return self._storage.file_store(prefix, known_shared)
+        with self._aimed:
+            self._aimed.wait_for(lambda: snapshot.cancelled.is_set() or checkpoint_id in self._targets)
+            location = self._targets.pop(checkpoint_id, None)
+        if location is None:
+            return None
+        # A savepoint is its own root and shares nothing, so that it can be moved as a whole.
+        return storage_for(location).file_store(WriterScope("", checkpoint_id, self._attempt).prefix)
 
     def _decline(self, snapshot: RunningSnapshot, failure: CheckpointFailure, detail: str) -> None:
         if not snapshot.cancelled.is_set():
