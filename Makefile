@@ -2,7 +2,7 @@
 #
 #   make demo        kill a running job twice, and count what arrived
 #   make test        lint, types and every test that is not slow
-#   make test-fast   without Spark: under three minutes
+#   make test-fast   without Spark and servers: under three minutes
 #   make test-slow   the tests that take long
 #   make bench       side by side with peers (long; see bench/README.md)
 
@@ -12,7 +12,7 @@ STAMP  := $(VENV)/.made
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-slow lint format types bench docs-check clean
+.PHONY: help venv demo test test-fast test-slow services lint format types bench docs-check clean
 
 help:
 	@sed -n '3,8p' Makefile | sed 's/^# \{0,1\}//'
@@ -26,14 +26,17 @@ $(STAMP): pyproject.toml scripts/make-venv
 demo: venv
 	$(BIN)/headrace demo $(ARGS)
 
-test: lint types
+test: lint types services
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-fast: venv
 	$(PYTEST) -m "not slow and not spark and not cluster and not service" $(ARGS)
 
-test-slow: venv
+test-slow: venv services
 	$(PYTEST) -m "slow" $(ARGS)
+
+services:
+	scripts/install-services
 
 lint: venv
 	$(BIN)/ruff check .
