@@ -1,6 +1,7 @@
 # Everything a contributor types. Each target makes the virtual environment itself if it is missing or outdated.
 #
 #   make demo        kill a running job twice, and count what arrived
+#   make demo-kafka  the same from Kafka to Kafka, with a broker of its own
 #   make test        lint, types and every test that is not slow
 #   make test-fast   without Spark and servers: under three minutes
 #   make test-slow   the tests that take long
@@ -12,10 +13,10 @@ STAMP  := $(VENV)/.made
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-fast test-slow services lint format types bench docs-check clean
+.PHONY: help venv demo demo-kafka test test-fast test-slow services lint format types bench docs-check clean
 
 help:
-	@sed -n '3,8p' Makefile | sed 's/^# \{0,1\}//'
+	@sed -n '3,9p' Makefile | sed 's/^# \{0,1\}//'
 
 venv: $(STAMP)
 
@@ -25,6 +26,9 @@ $(STAMP): pyproject.toml scripts/make-venv
 
 demo: venv
 	$(BIN)/headrace demo $(ARGS)
+
+demo-kafka: venv
+	$(BIN)/python -m headrace.demo.kafka_show $(ARGS)
 
 test: lint types services
 	$(PYTEST) -m "not slow" $(ARGS)

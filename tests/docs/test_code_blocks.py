@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pages import DOCS, blocks_of, name_of, pages
 
-SERVERS = {"guides/postgres.md": "postgres_for_a_page"}
+SERVERS = {"guides/kafka.md": "kafka_for_a_page", "guides/postgres.md": "postgres_for_a_page"}
 """Fixtures that give a page the server it talks to."""
 PAGES_WITH_CODE = [page for page in pages() if blocks_of(page, "python")]
 

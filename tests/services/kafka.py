@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,21 @@ CACHE = Path(__file__).parents[2] / ".services"
 """Where the broker's jars are kept between runs; ignored by git."""
 
 
+@cache
+def _broker() -> KafkaBroker:
+    broker = KafkaBroker(CACHE)
+    atexit.register(broker.close)
+    broker.start()
+    return broker
+
+
 @pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[KafkaBroker]:
-    """Tests that stop or kill it start it again before they end."""
-    with KafkaBroker(CACHE) as broker:
-        yield broker
+def kafka_broker() -> KafkaBroker:
+    """Tests that stop or kill it start it again before they end.
+
+    Several folders use this fixture, each with a session of its own: the broker is one for all of them.
+    """
+    return _broker()
 
 
 @pytest.fixture

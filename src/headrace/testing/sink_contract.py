@@ -159,6 +159,7 @@ class SinkJob:
         self.attempt += 1
         recovery = self.subject.sink.create_committer()
         if recovery is not None:
+            recovery.attempt_starts(self.job_id, self.uid, self.attempt, self.parallelism)
             if self.last.items:
                 recovery.commit(self.last.items)
             recovery.abort_leftovers(self.job_id, self.uid, self.attempt, self.last.items)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def test_the_successor_of_a_killed_process_brings_each_record_once(
         successor.write(*numbers(250, 0)[200 if items else 0 :])
         successor.barrier(2)
         successor.complete(2)
-        assert [message.value().decode() for message in kafka_broker.read(topic)] == numbers(250)
+        # Commits are decided when they return, and seen a moment later.
+        deadline = time.monotonic() + 30
+        while len(seen := kafka_broker.read(topic)) < 250 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [message.value().decode() for message in seen] == numbers(250)
     finally:
         successor.close()

@@ -170,6 +170,8 @@ class _Recovery:
         mine = all((header.job_id, header.uid) == (self._job_id, self._uid) for header in headers)
         where = f"{sum(header.records for header in headers)} records of checkpoint {headers[-1].checkpoint_id}"
         if owner is None:
+            if not any(header.owned for header in headers):
+                return True
             reason = f"the topic {headers[0].markers} has lost its markers of {prefix}"
         elif owner.attempt < newest or (mine and prefix == self._prefix and not self._is_ours(owner)):
             reason = (

@@ -47,6 +47,8 @@ class TransactionHeader(msgspec.Struct, frozen=True, array_like=True):
     markers: str
     """The topic of markers."""
     records: int
+    owned: bool = False
+    """The marker topic named an owner when it was written: if it names none any more, markers were lost."""
 
     @property
     def point(self) -> CommitPoint:

@@ -154,6 +154,7 @@ class Shard:
             checkpoint_id=checkpoint_id,
             markers=self.markers.topic,
             records=transaction.log.counted(),
+            owned=self._token is not None,
         )
         payload = transaction.log.seal(header)
         if transaction.producer is not None and (self._behind or transaction.overtaken):
