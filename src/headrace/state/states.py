@@ -53,20 +53,11 @@ class ListState(State, Generic[T]):
         return iter(self.get())
 
 
-class MapState(State, Generic[K, V]):
-    """A map; also usable as a mapping (`m[k]`, `k in m`, `del m[k]`, iteration over keys)."""
+class _ReadableMap(State, Generic[K, V]):
+    """What may be asked of a map, by its methods or as a mapping."""
 
     @abstractmethod
     def get(self, key: K) -> V | None: ...
-
-    @abstractmethod
-    def put(self, key: K, value: V) -> None: ...
-
-    @abstractmethod
-    def put_all(self, entries: Mapping[K, V]) -> None: ...
-
-    @abstractmethod
-    def remove(self, key: K) -> None: ...
 
     @abstractmethod
     def contains(self, key: K) -> bool: ...
@@ -89,6 +80,25 @@ class MapState(State, Generic[K, V]):
             raise KeyError(key)
         return value  # type: ignore[return-value]  # a stored None is a legal value
 
+    def __contains__(self, key: K) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+
+class _WritableMap(_ReadableMap[K, V]):
+    """What may be done to a map besides."""
+
+    @abstractmethod
+    def put(self, key: K, value: V) -> None: ...
+
+    @abstractmethod
+    def put_all(self, entries: Mapping[K, V]) -> None: ...
+
+    @abstractmethod
+    def remove(self, key: K) -> None: ...
+
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
 
@@ -97,11 +107,9 @@ class MapState(State, Generic[K, V]):
             raise KeyError(key)
         self.remove(key)
 
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
 
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
+class MapState(_WritableMap[K, V]):
+    """A map; also usable as a mapping (`m[k]`, `k in m`, `del m[k]`, iteration over keys)."""
 
 
 class ReducingState(State, Generic[T]):
@@ -124,56 +132,9 @@ class AggregatingState(State, Generic[IN, OUT]):
     def add(self, value: IN) -> None: ...
 
 
-class ReadOnlyBroadcastState(State, Generic[K, V]):
+class ReadOnlyBroadcastState(_ReadableMap[K, V]):
     """A map that all subtasks hold alike, to be read; also usable as a mapping (`m[k]`, `k in m`, iteration)."""
 
-    @abstractmethod
-    def get(self, key: K) -> V | None: ...
 
-    @abstractmethod
-    def contains(self, key: K) -> bool: ...
-
-    @abstractmethod
-    def items(self) -> Iterable[tuple[K, V]]: ...
-
-    @abstractmethod
-    def keys(self) -> Iterable[K]: ...
-
-    @abstractmethod
-    def values(self) -> Iterable[V]: ...
-
-    @abstractmethod
-    def is_empty(self) -> bool: ...
-
-    def __getitem__(self, key: K) -> V:
-        value = self.get(key)
-        if value is None and not self.contains(key):
-            raise KeyError(key)
-        return value  # type: ignore[return-value]  # a stored None is a legal value
-
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
-
-
-class BroadcastState(ReadOnlyBroadcastState[K, V]):
+class BroadcastState(_WritableMap[K, V], ReadOnlyBroadcastState[K, V]):
     """The same where it may be changed: on the side of the broadcast, which every subtask sees alike."""
-
-    @abstractmethod
-    def put(self, key: K, value: V) -> None: ...
-
-    @abstractmethod
-    def put_all(self, entries: Mapping[K, V]) -> None: ...
-
-    @abstractmethod
-    def remove(self, key: K) -> None: ...
-
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        if not self.contains(key):
-            raise KeyError(key)
-        self.remove(key)

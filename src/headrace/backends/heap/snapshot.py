@@ -24,7 +24,7 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
@@ -73,14 +73,13 @@ def _as_they_are(rows: Rows) -> Rows:
     return rows
 
 
-class SerialisedSnapshot:
-    """A snapshot whose bytes were made at the barrier; only the upload is left."""
+class _OwnSnapshot:
+    """A snapshot that this process encodes itself, at the barrier or later; gives its bytes to the store."""
 
-    def __init__(self, label: SnapshotLabel, view: HeapView) -> None:
+    def __init__(self, label: SnapshotLabel, writer: TableWriter, chunks: Iterable[bytes]) -> None:
         self._label = label
-        writer = TableWriter()
-        self._chunks: list[bytes] = list(view.chunks(writer))
-        self._index = writer.index()
+        self._writer = writer
+        self._chunks = chunks
         self._cancelled = False
 
     @property
@@ -89,13 +88,15 @@ class SerialisedSnapshot:
 
     def write(self, store: FileStore) -> KeyedSnapshot:
         label = self._label
-        chunks, self._chunks = self._chunks, []
+        chunks = self._until_cancelled(self._chunks)
+        self._chunks = ()
         if self._cancelled:
             raise cancelled(label)
-        files = (store.write(f"{label.file_name}.table", self._until_cancelled(chunks)),) if chunks else ()
-        return table_snapshot(label.groups, label.shapes, files, self._index)
+        first = next(chunks, None)
+        files = () if first is None else (store.write(f"{label.file_name}.table", chain((first,), chunks)),)
+        return table_snapshot(label.groups, label.shapes, files, self._writer.index())
 
-    def _until_cancelled(self, chunks: list[bytes]) -> Iterator[bytes]:
+    def _until_cancelled(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
             if self._cancelled:
                 raise cancelled(self._label)
@@ -103,45 +104,29 @@ class SerialisedSnapshot:
 
     def cancel(self) -> None:
         self._cancelled = True
+        self._chunks = ()
 
 
-class CopiedSnapshot:
+class SerialisedSnapshot(_OwnSnapshot):
+    """A snapshot whose bytes were made at the barrier; only the upload is left."""
+
+    def __init__(self, label: SnapshotLabel, view: HeapView) -> None:
+        writer = TableWriter()
+        super().__init__(label, writer, list(view.chunks(writer)))
+
+
+class CopiedSnapshot(_OwnSnapshot):
     """A snapshot whose view is a copy of the tables; it is encoded and written in the background."""
 
     def __init__(self, label: SnapshotLabel, view: HeapView) -> None:
-        self._label = label
-        self._view: HeapView | None = HeapView(
+        copy = HeapView(
             [table.frozen() for table in view.tables],
             [queue.freeze() for queue in view.timers if isinstance(queue, HeapTimerQueue)],
             view.groups,
             view.max_parallelism,
         )
-        self._cancelled = False
-
-    @property
-    def finished(self) -> bool:
-        return True
-
-    def write(self, store: FileStore) -> KeyedSnapshot:
-        label, view = self._label, self._view
-        self._view = None
-        if self._cancelled or view is None:
-            raise cancelled(label)
         writer = TableWriter()
-        chunks = self._until_cancelled(view, writer)
-        first = next(chunks, None)
-        files = () if first is None else (store.write(f"{label.file_name}.table", chain((first,), chunks)),)
-        return table_snapshot(label.groups, label.shapes, files, writer.index())
-
-    def _until_cancelled(self, view: HeapView, writer: TableWriter) -> Iterator[bytes]:
-        for chunk in view.chunks(writer):
-            if self._cancelled:
-                raise cancelled(self._label)
-            yield chunk
-
-    def cancel(self) -> None:
-        self._cancelled = True
-        self._view = None
+        super().__init__(label, writer, copy.chunks(writer))
 
 
 class ForkedSnapshot:
