@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,18 +22,17 @@ from headrace.checkpoint.storage.base import (
     MissingFileError,
     check_contents,
     inline_contents,
-    inline_file,
 )
+from headrace.checkpoint.storage.inlining import BLOCK, InliningFileStore, blocks
 from headrace.checkpoint.storage.operations import Operations
-from headrace.checkpoint.storage.paths import SharedName, UnsafePathError, WriterScope, check_path
+from headrace.checkpoint.storage.paths import UnsafePathError, check_path
 from headrace.checkpoint.storage.posix import storage_errors
 from headrace.errors import DamagedCheckpointError, StorageError
 
-_BLOCK = 1 << 20
 _WITHOUT_DIRECTORIES = ("s3", "gcs")
 
 
-class ArrowFileStore:
+class ArrowFileStore(InliningFileStore):
     """Writes below `root/prefix` and the `shared/` beside it; holds no open file between calls."""
 
     def __init__(
@@ -49,52 +46,16 @@ class ArrowFileStore:
         operations: Operations,
     ) -> None:
         """`root`: a path within the `pyarrow.fs.FileSystem`. `location`: the same for people."""
+        super().__init__(prefix, known_shared, inline_threshold)
         self._fs = filesystem
         self._root = root
         self._location = location.rstrip("/")
-        self._prefix = prefix
-        self._scope = WriterScope.of(prefix)
-        self._inline_threshold = inline_threshold
         self._operations = operations
-        self._known = {name.sha256: path for path in known_shared if (name := SharedName.of(path)) is not None}
-
-    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> StateFile:
-        pieces = iter(chunks)
-        head = bytearray()
-        for piece in pieces:
-            head += piece
-            if len(head) > self._inline_threshold:
-                break
-        else:
-            return inline_file(bytes(head))
-        path = check_path(f"{self._prefix}/{name}-{uuid.uuid4().hex[:12]}")
-        size, sha256 = self._store(path, chain((head,), pieces))
-        return StateFile(size=size, sha256=sha256, path=path)
-
-    def write_shared(self, path: Path) -> StateFile:
-        with storage_errors("read", path):
-            size = path.stat().st_size
-            if size <= self._inline_threshold:
-                return inline_file(path.read_bytes())
-            with open(path, "rb") as local:
-                sha256 = hashlib.file_digest(local, "sha256").hexdigest()
-        known = self._known.get(sha256)
-        if known is not None:
-            return StateFile(size=size, sha256=sha256, path=known, shared=True)
-        target = self._scope.shared_path(sha256)
-        # If another subtask of this checkpoint has stored the same content, it is stored over with the same bytes:
-        # that a file is there does not say that it is whole.
-        _, copied = self._store(target, _blocks(path))
-        if copied != sha256:
-            raise StorageError(f"{path} changed while it was stored as {target}; the checkpoint cannot use it.")
-        return StateFile(size=size, sha256=sha256, path=target, shared=True)
 
     def open(self, file: StateFile) -> IO[bytes]:
         if file.inline is not None:
             return io.BytesIO(inline_contents(file))
-        return io.BufferedReader(
-            _RangeReader(self._operations, self._parts(file), file.size, self._where(file)), _BLOCK
-        )
+        return io.BufferedReader(_RangeReader(self._operations, self._parts(file), file.size, self._where(file)), BLOCK)
 
     def read(self, file: StateFile) -> bytes:
         if file.inline is not None:
@@ -206,6 +167,13 @@ class ArrowFileStore:
             raise
         return size, digest.hexdigest()
 
+    def _store_shared(self, source: Path, path: str, sha256: str) -> None:
+        # If another subtask of this checkpoint has stored the same content, it is stored over with the same bytes:
+        # that a file is there does not say that it is whole.
+        _, copied = self._store(path, blocks(source))
+        if copied != sha256:
+            raise StorageError(f"{source} changed while it was stored as {path}; the checkpoint cannot use it.")
+
     def _open_output(self, full: str) -> Any:
         # Stores with real directories want them made; in the others the call would leave an empty object behind.
         if self._fs.type_name not in _WITHOUT_DIRECTORIES:
@@ -269,9 +237,3 @@ class _RangeReader(io.RawIOBase):
         buffer[:length] = data
         self._at = at + length
         return length
-
-
-def _blocks(source: Path) -> Iterator[bytes]:
-    with open(source, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            yield block

@@ -12,8 +12,7 @@ import hashlib
 import io
 import os
 import uuid
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -24,56 +23,21 @@ from headrace.checkpoint.storage.base import (
     MissingFileError,
     check_contents,
     inline_contents,
-    inline_file,
 )
-from headrace.checkpoint.storage.paths import SharedName, UnsafePathError, WriterScope, check_path
+from headrace.checkpoint.storage.inlining import BLOCK, InliningFileStore, blocks
+from headrace.checkpoint.storage.paths import UnsafePathError, check_path
 from headrace.errors import DamagedCheckpointError, StorageError
 
-_BLOCK = 1024 * 1024
 
-
-class FileSystemFileStore:
+class FileSystemFileStore(InliningFileStore):
     """Writes below `root/prefix` and the `shared/` beside it; holds no open file between calls."""
 
     def __init__(
         self, root: Path, prefix: str, known_shared: frozenset[str], inline_threshold: int, buffer_size: int
     ) -> None:
+        super().__init__(prefix, known_shared, inline_threshold)
         self._root = root
-        self._prefix = prefix
-        self._scope = WriterScope.of(prefix)
-        self._inline_threshold = inline_threshold
         self._buffer_size = buffer_size
-        self._known = {name.sha256: path for path in known_shared if (name := SharedName.of(path)) is not None}
-
-    def write(self, name: str, chunks: Iterable[bytes | memoryview]) -> StateFile:
-        pieces = iter(chunks)
-        head = bytearray()
-        for piece in pieces:
-            head += piece
-            if len(head) > self._inline_threshold:
-                break
-        else:
-            return inline_file(bytes(head))
-        path = check_path(f"{self._prefix}/{name}-{uuid.uuid4().hex[:12]}")
-        size, sha256 = self._store(path, chain((head,), pieces))
-        return StateFile(size=size, sha256=sha256, path=path)
-
-    def write_shared(self, path: Path) -> StateFile:
-        with posix.storage_errors("read", path):
-            size = path.stat().st_size
-            if size <= self._inline_threshold:
-                return inline_file(path.read_bytes())
-            with open(path, "rb") as local:
-                sha256 = hashlib.file_digest(local, "sha256").hexdigest()
-        known = self._known.get(sha256)
-        if known is not None:
-            return StateFile(size=size, sha256=sha256, path=known, shared=True)
-        target = self._scope.shared_path(sha256)
-        # Another subtask of this checkpoint may hold the same content; what is there under this name is whole,
-        # because it got the name by a link.
-        if not (self._root / target).exists():
-            self._store_shared(path, target, sha256)
-        return StateFile(size=size, sha256=sha256, path=target, shared=True)
 
     def open(self, file: StateFile) -> IO[bytes]:
         if file.inline is not None:
@@ -106,7 +70,7 @@ class FileSystemFileStore:
                 size = 0
                 with self.open(file) as stream, posix.storage_errors("fetch", self._root / file.path):  # noqa: SIM117
                     with open(to, "wb", buffering=0) as local:
-                        while block := stream.read(_BLOCK):
+                        while block := stream.read(BLOCK):
                             digest.update(block)
                             size += len(block)
                             _write_all(local, block)
@@ -140,8 +104,12 @@ class FileSystemFileStore:
 
     def _store_shared(self, source: Path, path: str, sha256: str) -> None:
         target = self._root / path
+        # Another subtask of this checkpoint may hold the same content; what is there under this name is whole,
+        # because it got the name by a link.
+        if target.exists():
+            return
         temporary = f"{path.rpartition('/')[0]}/{posix.TEMPORARY}{uuid.uuid4().hex}"
-        _, copied = self._store(temporary, _blocks(source))
+        _, copied = self._store(temporary, blocks(source))
         try:
             if copied != sha256:
                 raise StorageError(f"{source} changed while it was stored as {target}; the checkpoint cannot use it.")
@@ -152,12 +120,6 @@ class FileSystemFileStore:
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(self._root / temporary)
-
-
-def _blocks(source: Path) -> Iterator[bytes]:
-    with open(source, "rb", buffering=0) as file:
-        while block := file.read(_BLOCK):
-            yield block
 
 
 def _write_all(file: io.FileIO, block: bytes) -> None:
