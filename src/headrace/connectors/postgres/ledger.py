@@ -39,11 +39,11 @@ class Ledger:
         try:
             # Looked for first: a user who may not create tables can have it made by somebody else.
             if connection.execute("SELECT to_regclass(%s)", [self._quoted(connection)]).fetchone()[0] is None:
-                try:
+                # IF NOT EXISTS does not look at what another session is creating at the same moment, and what the
+                # loser is told depends on how far the winner was. So creators queue up for the name.
+                with connection.transaction():
+                    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self.name])
                     connection.execute(self._sql(statement))
-                except (library.errors.UniqueViolation, library.errors.DuplicateTable):
-                    # IF NOT EXISTS does not look at what another session is creating at the same moment.
-                    connection.execute(self._sql("SELECT 1 FROM {} LIMIT 0"))
             connection.execute(self._sql("SELECT job, sink, shard, checkpoint_id, token, attempt FROM {} LIMIT 0"))
         except library.Error as error:
             raise refused(
