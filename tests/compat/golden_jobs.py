@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.backends.heap.backend import HeapBackend
+from headrace.backends.heap.options import HeapOptions
 from headrace.backends.rocksdb.backend import RocksDBBackend
 from headrace.checkpoint.handles import (
     ChannelSnapshot,
@@ -96,6 +97,9 @@ class Shape:
     attempt: int = 1
     extra_keys: int = 0
     """Further integer keys with nothing but a count, to make files that do not fit into `_metadata`."""
+    extra_totals: bool = False
+    """Whether those keys have a total as well, so that there are several such files."""
+    compression: bool = False
 
 
 class Job:
@@ -109,6 +113,8 @@ class Job:
             self.fill(key, place)
         for n in range(shape.extra_keys):
             self.set_count(10_000 + n, n)
+            if shape.extra_totals:
+                self.at(10_000 + n).state(TOTAL).add(2 * n)
 
     def _backend(self, subtask: int) -> KeyedStateBackend:
         shape = self.shape
@@ -116,7 +122,9 @@ class Job:
         local.mkdir(parents=True)
         groups = group_range(subtask, shape.parallelism, MAX_PARALLELISM)
         context = BackendContext(UID, subtask, groups, MAX_PARALLELISM, local)
-        return HeapBackend(context) if shape.backend == "heap" else RocksDBBackend(context)
+        if shape.backend == "heap":
+            return HeapBackend(context, HeapOptions(compression=shape.compression))
+        return RocksDBBackend(context)
 
     def at(self, key: Any) -> KeyedStateBackend:
         """The backend that owns the key, scoped to it."""
@@ -282,7 +290,7 @@ def contents(backends: list[KeyedStateBackend]) -> dict[str, dict[Any, Any]]:
     return found
 
 
-def expected_contents(extra_keys: int = 0) -> dict[str, dict[Any, Any]]:
+def expected_contents(extra_keys: int = 0, *, extra_totals: bool = False) -> dict[str, dict[Any, Any]]:
     """What `contents` must give."""
     found: dict[str, dict[Any, Any]] = {d.name: {} for d in (COUNT, PROFILE, SEEN, BY_ITEM, TOTAL, MEAN)}
     found |= {"windowed count": {}, "event": {}, "processing": {}}
@@ -297,6 +305,8 @@ def expected_contents(extra_keys: int = 0) -> dict[str, dict[Any, Any]]:
         if place % 7 == 0:
             found["processing"][stored] = (-place, b"")
     found["count"].update({10_000 + n: n for n in range(extra_keys)})
+    if extra_totals:
+        found["total"].update({10_000 + n: 2 * n for n in range(extra_keys)})
     return found
 
 

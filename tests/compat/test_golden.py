@@ -9,9 +9,11 @@ import pytest
 from golden_jobs import UID, expected_contents, operator_shares, restored
 
 from headrace.checkpoint.location import open_checkpoint
+from headrace.checkpoint.metadata.model import state_files
 from headrace.checkpoint.places import find_place
 from headrace.checkpoint.restore import OperatorTarget, plan_restore
 from headrace.checkpoint.verification import verify
+from headrace.state_reader.pieces import pieces_of, read_piece
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(path.name for path in HERE.glob("v*"))
@@ -70,6 +72,48 @@ def test_everything_else_comes_back(version: str, place: str) -> None:
         assert sorted(found["rules"]) == sorted(own["rules"])
         assert len(found["offsets"]) == 2
     assert plan.subtask(UID, 0).watermark == 50_000
+
+
+SECOND = {
+    "packed-checkpoint": ("packed-checkpoint/golden/run-000001/chk-000003", 5_000),
+    "compressed-savepoint": ("compressed-savepoint", 0),
+}
+"""What format 2 brought: packs of small files, and compressed tables; each with its number of extra keys."""
+
+
+@pytest.mark.parametrize("backend", ["heap", "rocksdb"])
+@pytest.mark.parametrize("place", SECOND)
+def test_packs_and_compressed_tables_come_back(place: str, backend: str, tmp_path: Path) -> None:
+    path, extra = SECOND[place]
+    opened = open_checkpoint(str(HERE / "format-2" / path))
+    files = list(state_files(opened.metadata))
+    details = [s.keyed.details for r in opened.metadata.operators for s in r.subtasks if s.keyed is not None]
+    assert any(file.pack_size for file in files) == (place == "packed-checkpoint")
+    assert all(detail.startswith(b"\x92\x02") for detail in details) == (place == "compressed-savepoint")
+    assert verify(find_place(str(HERE / "format-2" / path)).checkpoints()).findings == ()
+    wanted = expected_contents(extra, extra_totals=True)
+    for parallelism in (1, 2, 3):
+        folder = tmp_path / str(parallelism)
+        assert restored(opened.metadata, opened.storage, folder, backend, parallelism) == wanted
+
+
+@pytest.mark.parametrize("place", SECOND)
+def test_packs_and_compressed_tables_can_be_read_as_rows(place: str) -> None:
+    path, extra = SECOND[place]
+    opened = open_checkpoint(str(HERE / "format-2" / path))
+    record = next(record for record in opened.metadata.operators if record.uid == UID)
+    store = opened.storage.file_store("read")
+    pieces = pieces_of(record, 4)
+    for state, wanted in expected_contents(extra, extra_totals=True).items():
+        if state in ("count", "total", "profile"):
+            found = {
+                key
+                for piece in pieces
+                for _, rows in read_piece(record, piece, store, state)
+                for key, space in zip(rows.keys, rows.namespaces or [b""] * len(rows.keys), strict=True)
+                if not space
+            }
+            assert found == wanted.keys()
 
 
 def test_a_savepoint_restores_from_a_read_only_copy_somewhere_else(tmp_path: Path) -> None:

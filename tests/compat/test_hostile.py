@@ -124,7 +124,7 @@ def test_a_block_that_claims_four_gigabytes_is_refused_by_its_header(
         restored(hostile, good[1], tmp_path, "heap", 1)
 
 
-@pytest.mark.parametrize("version", [2, 999])
+@pytest.mark.parametrize("version", [3, 999])
 def test_a_newer_format_is_refused_by_its_version(
     good: tuple[CheckpointMetadata, FileSystemCheckpointStorage], version: int, tmp_path: Path
 ) -> None:

@@ -36,7 +36,9 @@ FLAVOURS = {
     "heap-synchronous": lambda context: HeapBackend(context, HeapOptions(asynchronous_snapshots=False)),
     "rocksdb": lambda context: RocksDBBackend(context),
     # So small that nearly every access goes through eviction, a write and a read of the database.
-    "rocksdb-cramped": lambda context: RocksDBBackend(context, RocksDBOptions(cache_entries=4, dirty_limit=2)),
+    "rocksdb-cramped": lambda context: RocksDBBackend(
+        context, RocksDBOptions(cache_entries=4, dirty_limit=2, timers_in_memory=3)
+    ),
     "rocksdb-full": lambda context: RocksDBBackend(context, RocksDBOptions(incremental=False)),
 }
 

@@ -267,6 +267,19 @@ def test_an_unknown_time_domain_is_refused(shop: Workshop) -> None:
         shop.backend().timers("lunar")
 
 
+@pytest.mark.parametrize("shop", ["heap", "rocksdb"], indirect=True)
+def test_a_key_of_64_kib_and_a_value_of_64_mib_are_kept_and_restored(shop: Workshop) -> None:
+    key, value = "k" * 65_536, b"v" * (64 << 20)
+    backend = shop.backend()
+    at(backend, key)
+    backend.state(BLOB).update(value)
+    again = shop.restored(shop.snapshot(backend))
+    at(again, key)
+    # Not by `==` in an assert: its explanation of a difference would take minutes.
+    same = again.state(BLOB).value() == value
+    assert same
+
+
 # --- timers --------------------------------------------------------------------------------------
 
 

@@ -16,8 +16,6 @@ from backend_workshop import BY_ITEM, COUNT, FLAVOURS, SEEN
 from killed_writer import KEYS, Published, context, operations
 from local_store import LocalStore
 
-KILLS = 6
-
 
 def state_after(seed: int, count: int) -> dict[str, tuple[Any, list[int], dict[str, int]]]:
     """The state by a plain model: what the first `count` operations leave."""
@@ -37,10 +35,13 @@ def state_after(seed: int, count: int) -> dict[str, tuple[Any, list[int], dict[s
     return model
 
 
+@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 @pytest.mark.parametrize("flavour", ["heap-forking", "rocksdb", "rocksdb-cramped"])
-def test_what_a_killed_process_published_restores_to_exactly_that_moment(flavour: str, tmp_path: Path) -> None:
-    chance = random.Random(flavour)
-    for round_ in range(KILLS):
+def test_what_a_killed_process_published_restores_to_exactly_that_moment(
+    flavour: str, kills: int, tmp_path: Path
+) -> None:
+    chance = random.Random(f"{flavour} {kills}")
+    for round_ in range(kills):
         seed = chance.randrange(1_000_000)
         root = tmp_path / str(round_)
         root.mkdir()

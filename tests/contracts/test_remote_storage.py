@@ -296,7 +296,12 @@ def test_a_whole_job_directory_lives_in_a_bucket(bucket: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("uri", ["hdfs://namenode:8020/checkpoints", "gs://bucket/checkpoints"])
-def test_a_store_without_exclusive_create_is_refused_before_anything_is_written(uri: str) -> None:
+def test_a_store_without_exclusive_create_is_refused_before_anything_is_written(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A job that ran in this process has brought its own way.
+    monkeypatch.setattr("headrace.checkpoint.storage.arrow._CREATORS", {})
+    monkeypatch.setattr("headrace.checkpoint.storage.arrow._REPLACERS", {})
     storage = storage_for(uri)
     assert isinstance(storage, ArrowCheckpointStorage)
     with pytest.raises(ConfigurationError, match="register_exclusive_create"):

@@ -61,6 +61,7 @@ class TestArrowFileSystem(CheckpointStorageContract):
                     file.write(data)
 
         monkeypatch.setattr("headrace.checkpoint.storage.arrow._CREATORS", {})
+        monkeypatch.setattr("headrace.checkpoint.storage.arrow._REPLACERS", {})
         register_exclusive_create("file", create)
         return ArrowCheckpointStorage(f"file://{tmp_path}/store", options=SMALL_PARTS)
 

@@ -7,7 +7,7 @@ that older files still decode.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,15 @@ CheckpointId: TypeAlias = int
 
 AttemptId: TypeAlias = int
 """Numbers the lives of a job; what an older attempt writes is never taken for the newer one's."""
+
+
+class HistoryPoint(NamedTuple):
+    """A moment in the life of a job. Only moments of one history can be put in order."""
+
+    history: str
+    """The job directory whose numbers these are."""
+    attempt: AttemptId
+    checkpoint_id: CheckpointId
 
 
 class StateFile(msgspec.Struct, frozen=True, array_like=True):
@@ -29,6 +38,27 @@ class StateFile(msgspec.Struct, frozen=True, array_like=True):
     """Small contents travel inside `_metadata`; also the only form of coordinator-memory storage."""
     shared: bool = False
     """Named by content and possibly used by several checkpoints; removed by set difference only."""
+    offset: int = 0
+    """Where it begins in the object at `path`, if that is a pack."""
+    pack_size: int = 0
+    """Size of the stored object of which this is a part; 0: an object of its own. See `checkpoint.packs`."""
+
+
+class RestoredBytes(msgspec.Struct, frozen=True, array_like=True):
+    """Where restored state came from. What travels inside `_metadata` is in neither number."""
+
+    local: int = 0
+    """From copies on the task's own host; see `checkpoint.local_copies`."""
+    from_store: int = 0
+    damaged: int = 0
+    """Copies that were found and could not be used."""
+
+    def as_json(self) -> dict[str, int]:
+        """Plain data for events and the status file."""
+        return {"local": self.local, "from_store": self.from_store, "damaged": self.damaged}
+
+    def __add__(self, other: RestoredBytes) -> RestoredBytes:
+        return RestoredBytes(self.local + other.local, self.from_store + other.from_store, self.damaged + other.damaged)
 
 
 class StateShape(msgspec.Struct, frozen=True):

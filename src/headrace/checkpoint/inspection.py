@@ -227,14 +227,20 @@ def _files_of(record: OperatorRecord) -> list[StateFile]:
 
 def _bytes(files: Iterable[StateFile]) -> Bytes:
     # One shared file may be named by several subtasks; it takes its space once.
-    found = {file.path or id(file): file for file in files}.values()
+    found = {(file.path or id(file), file.offset): file for file in files}.values()
     return Bytes(
         total=sum(file.size for file in found),
-        files=sum(bool(file.path) for file in found),
+        files=len({file.path for file in found if file.path}),
         inline=sum(file.size for file in found if not file.path),
         shared=sum(file.size for file in found if file.shared),
     )
 
 
 def _by_name(files: Iterable[StateFile]) -> dict[str, int]:
-    return {file.path or f"inline:{file.sha256}": file.size for file in files}
+    return {_name(file): file.size for file in files}
+
+
+def _name(file: StateFile) -> str:
+    if not file.path:
+        return f"inline:{file.sha256}"
+    return f"{file.path}@{file.offset}" if file.pack_size else file.path

@@ -2,8 +2,8 @@
 
     <job_id>/lease-000004                    who runs the job right now (lease.py)
     <job_id>/run-000001/
-        attempt-000003                       exclusive create: claims the number; JSON: pid, host, started_ms
-        restored-000003                      what attempt 3 started from; JSON: checkpoint_id or null, source
+        attempt-000003                       exclusive create: claims the number; JSON: pid, host, started_ms, history
+        restored-000003                      what attempt 3 started from; JSON: checkpoint_id or null, source, origin
         stopping-000003                      attempt 3 is about to publish a savepoint and stop; JSON: where
         chk-000007/attempt-000003/...        state files, named by the attempt that wrote them
         chk-000007/_metadata                 exclusive create: the one commit point
@@ -18,16 +18,18 @@ looks for a newer attempt. Numbers are claimed without gaps, so it has to look f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from headrace.checkpoint.handles import AttemptId, CheckpointId
+from headrace.checkpoint.handles import AttemptId, CheckpointId, HistoryPoint
 from headrace.checkpoint.metadata.codec import decode_metadata, encode_metadata, files_of
 from headrace.checkpoint.metadata.model import CheckpointKind, CheckpointMetadata
 from headrace.checkpoint.publication import PublishOutcomeUnknownError, publish_exclusively
@@ -105,7 +107,10 @@ class JobDirectory:
         self._grace_ms = grace_ms
         self._run = 0
         self._attempt: AttemptId | None = None
+        self.history = ""
+        """Names this directory's numbering of attempts, over all its runs; known from `claim_attempt` on."""
         self._unneeded_since: dict[str, int] = {}
+        self._highest_tried: CheckpointId = 0
 
     # Runs and attempts
 
@@ -135,13 +140,24 @@ class JobDirectory:
         before = self._last_attempt_of_run(self._run - 1)
         claim = {"pid": os.getpid(), "host": socket.gethostname(), "started_ms": self._clock_ms()}
         while True:
-            attempt = (self.newest_attempt() or before) + 1
+            newest = self.newest_attempt()
+            attempt = (newest or before) + 1
+            claim["history"] = self.history = self._history_of(self._run if newest else self._run - 1, attempt - 1)
             try:
                 self.storage.create_exclusive(self._path(f"attempt-{attempt:06d}"), _json(claim))
             except AlreadyExistsError:
                 continue
             self._attempt = attempt
             return attempt
+
+    def _history_of(self, run: int, attempt: AttemptId) -> str:
+        """The name of this directory's history, which its first attempt invents and every other takes over."""
+        if attempt:
+            with contextlib.suppress(MissingFileError, ValueError, AttributeError):
+                record = json.loads(self.storage.read(f"{self.job_id}/run-{run:06d}/attempt-{attempt:06d}"))
+                if isinstance(known := record.get("history"), str) and known:
+                    return known
+        return secrets.token_hex(6)
 
     def _last_attempt_of_run(self, run: int) -> AttemptId:
         start = f"{self.job_id}/run-{run:06d}/attempt-"
@@ -159,11 +175,32 @@ class JobDirectory:
                 f"This driver publishes, commits and deletes nothing more."
             )
 
-    def record_restored(self, attempt: AttemptId, checkpoint_id: CheckpointId | None, source: str = "") -> None:
-        """Say what the attempt starts from, once, before its tasks start. `source` names a place outside this run."""
-        record = {"checkpoint_id": checkpoint_id, "source": source}
+    def record_restored(
+        self,
+        attempt: AttemptId,
+        checkpoint_id: CheckpointId | None,
+        source: str = "",
+        origin: HistoryPoint | None = None,
+    ) -> None:
+        """Say what the attempt starts from, once, before its tasks start.
+
+        `source` names a place outside this run, and `origin` what was restored from there.
+        """
+        record: dict[str, Any] = {"checkpoint_id": checkpoint_id, "source": source}
+        if origin is not None:
+            record["origin"] = [origin.history, origin.attempt, origin.checkpoint_id]
         self.storage.create_exclusive(self._path(f"restored-{attempt:06d}"), _json(record))
         self.assert_current(attempt)
+
+    def first_attempt_from(self, point: HistoryPoint) -> AttemptId | None:
+        """The first attempt of any run here that began from that moment of another history, or from a later one."""
+        start = f"{self.job_id}/run-"
+        for path in sorted(path for path in self.storage.list(start) if "/restored-" in path):
+            with contextlib.suppress(MissingFileError, ValueError, TypeError, AttributeError):
+                origin = HistoryPoint(*json.loads(self.storage.read(path)).get("origin"))
+                if origin.history == point.history and origin[1:] >= point[1:]:
+                    return int(path.rpartition("-")[2])
+        return None
 
     def restored_source(self) -> str:
         """Where the newest recorded attempt started from if outside this run; needed until a checkpoint completes."""
@@ -246,8 +283,11 @@ class JobDirectory:
         return self._decode(ref.path, ref.checkpoint_id)
 
     def next_checkpoint_id(self) -> CheckpointId:
-        """Larger than any id in the directory: published, abandoned or restored from."""
-        ids = {int(match[1]) for match in self._checkpoint_files()}
+        """Larger than any id in the directory, published, abandoned or restored from, and than any tried from here.
+
+        What storage did not answer may still be on its way to it.
+        """
+        ids = {int(match[1]) for match in self._checkpoint_files()} | {self._highest_tried}
         ids.update(self._read_restored(attempt)["checkpoint_id"] or 0 for attempt in self._numbers("restored-"))
         return max(ids, default=0) + 1
 
@@ -266,6 +306,7 @@ class JobDirectory:
         """
         path = self._metadata_path(metadata.checkpoint_id)
         self.assert_current(metadata.attempt)
+        self._highest_tried = max(self._highest_tried, metadata.checkpoint_id)
         try:
             publish_exclusively(self.storage, path, encode_metadata(metadata))
         except StorageError:

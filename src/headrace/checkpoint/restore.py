@@ -8,7 +8,7 @@
 | broadcast | each subtask its own | the copy of the first subtask to all |
 | splits | all back to the enumerator | all back to the enumerator |
 | an operator's `extra` | each subtask its own | none |
-| cells in flight | to the same slots | `needs_rerouting` |
+| cells in flight | to the same slots | `needs_rerouting`: by key or in turn, or refused by the driver |
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.metadata.model import state_files
 from headrace.checkpoint.places import METADATA, FoundCheckpoint
 from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, MissingFileError
+from headrace.checkpoint.storage.parts import open_part
 from headrace.checkpoint.storage.paths import UnsafePathError, check_path
 from headrace.errors import DamagedCheckpointError, StorageError
 
@@ -90,7 +91,10 @@ def verify(found: Iterable[FoundCheckpoint], threads: int = DEFAULT_THREADS) -> 
         for verdict, names in zip(verdicts, users.values(), strict=True):
             if verdict is not None:
                 path, damage, detail = verdict
-                findings.append(Finding(path, damage, detail, tuple(names)))
+                finding = Finding(path, damage, detail, tuple(names))
+                # Of a pack that is gone or cut off, every part says the same.
+                if finding not in findings:
+                    findings.append(finding)
     return Verification(
         checkpoints=len(checkpoints),
         files=len(users) + len(checkpoints),
@@ -116,12 +120,16 @@ def _check(file: StateFile, location: str, store: FileStore) -> tuple[str, Damag
         check_path(file.path)
         with closing(_open(store, file)) as stream:
             while count := stream.readinto(buffer):  # type: ignore[attr-defined]  # every binary stream has it
+                # Behind a part the pack goes on.
+                count = min(count, file.size - size) if file.pack_size else count
                 size += count
-                if size > file.size:
+                if size > file.size or not count:
                     break
                 digest.update(buffer[:count])
     except DamagedCheckpointError as error:
-        return _verdict(file, where, error.found_size or 0, "")
+        # What was found is the size of the stored object.
+        stored = msgspec.structs.replace(file, size=file.pack_size or file.size)
+        return _verdict(stored, where, error.found_size or 0, "")
     except (MissingFileError, FileNotFoundError):
         return where, Damage.MISSING, f"{where} is missing."
     except UnsafePathError as error:
@@ -132,9 +140,9 @@ def _check(file: StateFile, location: str, store: FileStore) -> tuple[str, Damag
 
 
 def _open(store: FileStore, file: StateFile) -> IO[bytes]:
-    """Like `FileStore.open`, but says which kind of damage it met."""
+    """Like `FileStore.open`, but says which kind of damage it met; of a part it opens the pack."""
     try:
-        return store.open(file)
+        return open_part(store, file) if file.pack_size else store.open(file)
     except DamagedCheckpointError as error:
         if error.found_size is not None:
             raise
@@ -149,5 +157,6 @@ def _verdict(file: StateFile, where: str, size: int, sha256: str) -> tuple[str, 
     if size > file.size:
         return where, Damage.LONGER, f"{where} has more than the {file.size} bytes that were recorded."
     if sha256 != file.sha256:
-        return where, Damage.CHANGED, f"{where} has another hash than was recorded."
+        part = f" from byte {file.offset} to {file.offset + file.size}" if file.pack_size else ""
+        return where, Damage.CHANGED, f"{where} has another hash than was recorded{part}."
     return None

@@ -346,7 +346,7 @@ def test_a_collection_that_is_killed_at_any_step_harms_nothing_and_is_finished_b
     rocks.set_count("lost", 1)
     rocks.shape = Shape(backend="rocksdb", checkpoint_id=2)
     rocks.metadata(publisher.store(2))
-    for _ in range(3):
+    for _ in range(4):
         publisher.store(2).write("left", [bytes(50_000)])
     garbage = len(audit(place_of(storage)).garbage)
     assert garbage >= 4

@@ -29,9 +29,13 @@ def sealed(body: bytes, version: int = 1) -> bytes:
 
 def test_metadata_reads_back_equal() -> None:
     data = encode_metadata(EXAMPLE)
-    assert data[:6] == b"HRCP\x00\x01"
+    assert data[:6] == b"HRCP\x00\x02"
     assert decode_metadata(data) == EXAMPLE
     assert encode_metadata(decode_metadata(data)) == data
+
+
+def test_metadata_of_the_first_format_is_read_as_it_is() -> None:
+    assert decode_metadata(sealed(msgspec.msgpack.encode(EXAMPLE, order="deterministic"))) == EXAMPLE
 
 
 def test_the_files_of_a_checkpoint_are_its_paths_without_the_inline_ones() -> None:
@@ -96,9 +100,9 @@ def test_lengths_inside_the_body_are_never_trusted() -> None:
 
 
 def test_a_newer_format_is_refused_by_its_number_and_file() -> None:
-    with pytest.raises(UnsupportedFormatError, match=r"chk-000007/_metadata.*format 2") as caught:
-        decode_metadata(sealed(b"anything", version=2), "chk-000007/_metadata")
-    assert "reads up to 1" in str(caught.value)
+    with pytest.raises(UnsupportedFormatError, match=r"chk-000007/_metadata.*format 3") as caught:
+        decode_metadata(sealed(b"anything", version=3), "chk-000007/_metadata")
+    assert "reads up to 2" in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "a/../../b", ""])

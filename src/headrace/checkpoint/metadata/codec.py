@@ -13,6 +13,7 @@ import struct
 
 import msgspec
 
+from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.metadata.model import FORMAT_VERSION, CheckpointMetadata, files_of, state_files
 from headrace.checkpoint.storage.paths import check_path
 from headrace.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
@@ -57,9 +58,21 @@ def decode_metadata(data: bytes, where: str = "_metadata") -> CheckpointMetadata
         for file in state_files(metadata):
             if file.inline is None:
                 check_path(file.path)
+            problem = _misplaced(file)
+            if problem:
+                raise _damaged(where, problem)
     except (msgspec.MsgspecError, StorageError, UnicodeDecodeError, RecursionError) as error:
         raise _damaged(where, str(error)) from error
     return metadata
+
+
+def _misplaced(file: StateFile) -> str:
+    """What is wrong with the place of a part in its pack; empty for a part that lies inside, and for whole files."""
+    if not file.pack_size:
+        return f"{file.path} begins at {file.offset} of no pack" if file.offset else ""
+    if file.inline is not None or min(file.offset, file.size) < 0 or file.offset + file.size > file.pack_size:
+        return f"a part of {file.path} lies at {file.offset}+{file.size} of {file.pack_size} bytes"
+    return ""
 
 
 def _digest(header: bytes, body: bytes | memoryview) -> bytes:

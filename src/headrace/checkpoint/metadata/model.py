@@ -19,7 +19,8 @@ from headrace.checkpoint.handles import (
 CheckpointKind: TypeAlias = Literal["checkpoint", "savepoint"]
 """A savepoint was asked for by a person: complete, self-contained, never expired, always aligned."""
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""1: every file is an object of its own. 2: it may be a part of a pack."""
 
 
 class OperatorRecord(msgspec.Struct, frozen=True):
@@ -71,6 +72,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True):
     format_version: int = FORMAT_VERSION
     tasks: tuple[TaskTiming, ...] = ()
     """In order of level and slot."""
+    history: str = ""
+    """Which job directory numbered attempt and checkpoint: numbers of two directories say nothing about each other."""
 
 
 def operators_of(snapshots: Iterable[TaskSnapshot], names: Mapping[str, str]) -> tuple[OperatorRecord, ...]:

@@ -3,7 +3,7 @@
 The bulk of the state goes by `ArrowFileStore`. The driver's few small files need one thing that `pyarrow.fs` does not
 have: to create a file only if it is not there. Only the driver does that, so a way to do it can be given for a scheme
 by `register_exclusive_create`; without one the store is refused before anything is written. A plain "look, then
-write" would let two drivers own one job.
+write" would let two drivers own one job. For HDFS and Google's store a job registers Hadoop's, in the driver's JVM.
 """
 
 from __future__ import annotations
@@ -24,15 +24,28 @@ from headrace.errors import ConfigurationError, StorageError
 ExclusiveCreate: TypeAlias = Callable[[str, bytes], None]
 """`create(uri, data)`: a new file, whole from the first moment it can be seen; FileExistsError if it is there."""
 
+Replace: TypeAlias = Callable[[str, bytes], None]
+"""`replace(uri, data)`: readers see the old or the new bytes, whole."""
+
 _CREATORS: dict[str, ExclusiveCreate] = {}
+_REPLACERS: dict[str, Replace] = {}
 
 
-def register_exclusive_create(scheme: str, create: ExclusiveCreate) -> None:
+def register_exclusive_create(scheme: str, create: ExclusiveCreate, *, replace: Replace | None = None) -> None:
     """Let the driver create files of that URI scheme by `create`. The last registration wins.
 
     Of any number of racing callers, on any machines, exactly one must succeed. Called in the driver's process only.
+    `replace` is needed where a file that is written over can be seen half (HDFS): the lease is written every 2 s.
     """
     _CREATORS[scheme.lower()] = create
+    _REPLACERS.pop(scheme.lower(), None)
+    if replace is not None:
+        _REPLACERS[scheme.lower()] = replace
+
+
+def exclusive_create_for(scheme: str) -> ExclusiveCreate | None:
+    """What was registered for the scheme; None if nothing was."""
+    return _CREATORS.get(scheme.lower())
 
 
 class ArrowCheckpointStorage(CheckpointStorage):
@@ -128,8 +141,9 @@ class ArrowCheckpointStorage(CheckpointStorage):
         if create is None:
             raise ConfigurationError(
                 f"Checkpoints cannot be published to {self.uri}: nothing is known that creates a file of a "
-                f"{self.scheme}: URI only if it is not there, and without it two drivers could own one job. Register a "
-                "way with headrace.checkpoint.storage.arrow.register_exclusive_create(), or use file: or s3: storage."
+                f"{self.scheme}: URI only if it is not there, and without it two drivers could own one job. A job "
+                "brings a way for hdfs:, viewfs: and gs:, by Spark's JVM, as long as it runs. Register one for another "
+                "store with headrace.checkpoint.storage.arrow.register_exclusive_create(), or use file: or s3: storage."
             )
         check_path(path)
         where = f"{self.uri}/{path}"
@@ -142,6 +156,11 @@ class ArrowCheckpointStorage(CheckpointStorage):
             raise
 
     def replace(self, path: str, data: bytes) -> None:
+        registered = _REPLACERS.get(self.scheme)
+        if registered is not None:
+            where = f"{self.uri}/{check_path(path)}"
+            self._operations.run("replace", where, lambda: registered(where, data))
+            return
         filesystem, full, where = self._full(path)
 
         def put() -> None:

@@ -24,7 +24,7 @@ from headrace.checkpoint.storage.base import (
     check_contents,
     inline_contents,
 )
-from headrace.checkpoint.storage.inlining import BLOCK, InliningFileStore, blocks
+from headrace.checkpoint.storage.inlining import BLOCK, InliningFileStore, views
 from headrace.checkpoint.storage.paths import UnsafePathError, check_path
 from headrace.errors import DamagedCheckpointError, StorageError
 
@@ -70,10 +70,11 @@ class FileSystemFileStore(InliningFileStore):
                 size = 0
                 with self.open(file) as stream, posix.storage_errors("fetch", self._root / file.path):  # noqa: SIM117
                     with open(to, "wb", buffering=0) as local:
-                        while block := stream.read(BLOCK):
-                            digest.update(block)
-                            size += len(block)
-                            _write_all(local, block)
+                        buffer = memoryview(bytearray(BLOCK))
+                        while count := stream.readinto(buffer):  # type: ignore[attr-defined]  # a plain file
+                            digest.update(buffer[:count])
+                            size += count
+                            _write_all(local, buffer[:count])
                 check_contents(file, size, digest.hexdigest(), str(self._root / file.path))
             undo.pop_all()
 
@@ -109,20 +110,35 @@ class FileSystemFileStore(InliningFileStore):
         if target.exists():
             return
         temporary = f"{path.rpartition('/')[0]}/{posix.TEMPORARY}{uuid.uuid4().hex}"
-        _, copied = self._store(temporary, blocks(source))
+        _, copied = self._store(temporary, views(source))
+        if copied != sha256:
+            self._forget(temporary)
+            raise StorageError(f"{source} changed while it was stored as {target}; the checkpoint cannot use it.")
+        self._name_by_content(temporary, path)
+
+    def _store_unknown(self, source: Path) -> str:
+        # The hash, and with it the name, is known when the bytes have passed: they need not pass twice.
+        temporary = f"{self._scope.shared_directory}/{posix.TEMPORARY}{uuid.uuid4().hex}"
+        _, sha256 = self._store(temporary, views(source))
+        self._name_by_content(temporary, self._scope.shared_path(sha256, source.suffix))
+        return sha256
+
+    def _name_by_content(self, temporary: str, path: str) -> None:
+        target = self._root / path
         try:
-            if copied != sha256:
-                raise StorageError(f"{source} changed while it was stored as {target}; the checkpoint cannot use it.")
             with posix.storage_errors("write", target):
+                posix.make_directory(target.parent)
                 with contextlib.suppress(FileExistsError):
                     os.link(self._root / temporary, target)
                 posix.sync_directory(target.parent)
         finally:
-            with contextlib.suppress(OSError):
-                os.unlink(self._root / temporary)
+            self._forget(temporary)
+
+    def _forget(self, temporary: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._root / temporary)
 
 
-def _write_all(file: io.FileIO, block: bytes) -> None:
-    view = memoryview(block)
+def _write_all(file: io.FileIO, view: memoryview) -> None:
     while view:
         view = view[file.write(view) :]

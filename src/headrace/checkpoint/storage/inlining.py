@@ -44,14 +44,24 @@ class InliningFileStore(ABC):
             size = path.stat().st_size
             if size <= self._inline_threshold:
                 return inline_file(path.read_bytes())
+            if not self._known:
+                sha256 = self._store_unknown(path)
+                return StateFile(size, sha256, self._scope.shared_path(sha256, path.suffix), shared=True)
             with open(path, "rb") as local:
                 sha256 = hashlib.file_digest(local, "sha256").hexdigest()
         known = self._known.get(sha256)
         if known is not None:
             return StateFile(size=size, sha256=sha256, path=known, shared=True)
-        target = self._scope.shared_path(sha256)
+        target = self._scope.shared_path(sha256, path.suffix)
         self._store_shared(path, target, sha256)
         return StateFile(size=size, sha256=sha256, path=target, shared=True)
+
+    def _store_unknown(self, source: Path) -> str:
+        """Store a local file of which no other checkpoint has the contents, under the name of its content: its hash."""
+        with open(source, "rb") as local:
+            sha256 = hashlib.file_digest(local, "sha256").hexdigest()
+        self._store_shared(source, self._scope.shared_path(sha256, source.suffix), sha256)
+        return sha256
 
     @abstractmethod
     def _store(self, path: str, chunks: Iterable[bytes | bytearray | memoryview]) -> tuple[int, str]:
@@ -60,6 +70,17 @@ class InliningFileStore(ABC):
     @abstractmethod
     def _store_shared(self, source: Path, path: str, sha256: str) -> None:
         """Store a local file under the name of its content, unless what is there is known to be whole."""
+
+
+def views(source: Path) -> Iterator[memoryview]:
+    """Like `blocks`, but all in one buffer: each is good until the next is asked for.
+
+    A new megabyte for every block costs more in page faults than the reading itself.
+    """
+    buffer = memoryview(bytearray(BLOCK))
+    with open(source, "rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            yield buffer[:size]
 
 
 def blocks(source: Path) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
     <home>/chk-000007/attempt-000003/<name>-<token>             one checkpoint, one attempt, one writer
     <home>/shared/<2 hex>/<sha256>-000003-000007.sst            by content; first stored by attempt 3 in checkpoint 7
+    <home>/shared/<2 hex>/<sha256>-000003-000007.pack           the same, several small files one after the other
 
 A shared name carries attempt and checkpoint besides the content, so a name is written for one
 checkpoint only. The collector can then tell from the name alone that nobody is about to use a file,
@@ -17,8 +18,13 @@ from headrace.errors import StorageError
 
 _CHECKPOINT_PREFIX = re.compile(r"(?:(?P<home>.+)/)?chk-(?P<checkpoint>\d{1,18})/attempt-(?P<attempt>\d{1,18})")
 _SHARED = re.compile(
-    r"(?:.+/)?shared/[0-9a-f]{2}/(?P<sha256>[0-9a-f]{64})(?:-(?P<attempt>\d{1,18})-(?P<checkpoint>\d{1,18}))?\.sst"
+    r"(?:.+/)?shared/[0-9a-f]{2}/(?P<sha256>[0-9a-f]{64})(?:-(?P<attempt>\d{1,18})-(?P<checkpoint>\d{1,18}))?"
+    r"\.(?:sst|pack)"
 )
+
+
+PACK = ".pack"
+"""The suffix of a pack's name, locally and in storage; whatever else is shared is called a table file there."""
 
 
 class UnsafePathError(StorageError):
@@ -65,11 +71,14 @@ class WriterScope:
         own = f"chk-{self.checkpoint_id:06d}/attempt-{self.attempt:06d}"
         return f"{self.home}/{own}" if self.home else own
 
-    def shared_path(self, sha256: str) -> str:
+    def shared_path(self, sha256: str, suffix: str = ".sst") -> str:
         """Where a file of that content goes when this writer is the first to store it."""
         writer = f"-{self.attempt:06d}-{self.checkpoint_id:06d}" if self.attempt else ""
-        name = f"shared/{sha256[:2]}/{sha256}{writer}.sst"
-        return f"{self.home}/{name}" if self.home else name
+        return f"{self.shared_directory}/{sha256[:2]}/{sha256}{writer}{PACK if suffix == PACK else '.sst'}"
+
+    @property
+    def shared_directory(self) -> str:
+        return f"{self.home}/shared" if self.home else "shared"
 
 
 @dataclass(frozen=True, slots=True)
