@@ -14,6 +14,14 @@ by one call where rows would need one each. `state` is the index into `KeyedSnap
                     list: position u64; map: the encoded map key; timers: time + 2**63 as u64
     values      bin each, in the codec of the state; nil for timers
 
+A compressed table (version 2) has blocks of another kind, each compressed by itself, so that a reader can still seek:
+
+    block   = length u32 | crc32 u32 | raw length u32 | zstd frame, or the plain body where raw length is 0
+              (length and crc32 are of what follows the header)
+
+Bodies that are large or shrink beyond belief are stored plain. So a raw length above `LARGEST_RAW`, or more than
+`MOST_SHRUNK` times what is there, was not written by us: it is refused before memory is taken for it.
+
 Where each group lies is kept in `KeyedSnapshot.details` (`TableIndex`), so that a subtask of another
 parallelism reads its own groups and nothing else. Each block has a checksum of its own because such a
 reader never sees the whole file, and with it the file's hash.
@@ -30,6 +38,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
 from headrace.errors import DamagedCheckpointError, UnsupportedFormatError
@@ -40,8 +49,12 @@ from headrace.state.timers import Timer
 
 FORMAT = "table"
 VERSION = 1
+COMPRESSED = 2
+LARGEST_RAW = 32 << 20
+MOST_SHRUNK = 1000
 
 _HEADER = Struct(">II")
+_RAW = Struct(">I")
 BLOCK_ROWS = 4096
 _BLOCK_BYTES = 4 << 20
 _TIME_BIAS = 1 << 63
@@ -53,6 +66,7 @@ class TableIndex(msgspec.Struct, frozen=True, array_like=True):
     """What `details` of a table snapshot holds: (key group, offset, length) of each group with entries."""
 
     version: int
+    """1: plain blocks; 2: compressed ones."""
     groups: tuple[tuple[int, int, int], ...]
 
 
@@ -106,10 +120,12 @@ _decode_index = msgspec.msgpack.Decoder(TableIndex).decode
 class TableWriter:
     """Turns rows into the bytes of a table and remembers where each group lies.
 
-    Groups must come in ascending order. Uses nothing but msgspec and zlib, so a forked child may run it.
+    Groups must come in ascending order. Uses nothing but msgspec, zlib and, if it compresses, a codec that is made here
+    and takes no memory of pyarrow's pools: so a forked child may use it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, compression: bool = False) -> None:
+        self._codec = pa.Codec("zstd") if compression else None
         self._offset = 0
         self._groups: list[tuple[int, int, int]] = []
 
@@ -117,7 +133,8 @@ class TableWriter:
         """The bytes of one key group, block by block; `states` gives (state index, rows) in order of index."""
         start = self._offset
         for state, rows in states:
-            for block in _blocks(group, state, rows):
+            for body in _bodies(group, state, rows):
+                block = _plain_block(body) if self._codec is None else _compressed_block(body, self._codec)
                 self._offset += len(block)
                 yield block
         if self._offset > start:
@@ -129,17 +146,31 @@ class TableWriter:
 
     def index(self) -> bytes:
         """The encoded `TableIndex`, once all groups were taken."""
-        return _encode(TableIndex(VERSION, tuple(self._groups)))
+        return _encode(TableIndex(VERSION if self._codec is None else COMPRESSED, tuple(self._groups)))
 
 
-def _blocks(group: int, state: int, rows: Rows) -> Iterator[bytes]:
+def _plain_block(body: bytes) -> bytes:
+    return _HEADER.pack(len(body), crc32(body)) + body
+
+
+def _compressed_block(body: bytes, codec: pa.Codec) -> bytes:
+    raw_size = len(body)
+    # As bytes, because a buffer would come from a pool, which may be locked in a forked child.
+    packed = codec.compress(body, asbytes=True) if raw_size <= LARGEST_RAW else body
+    if len(packed) >= raw_size or len(packed) * MOST_SHRUNK < raw_size:
+        packed, raw_size = body, 0
+    data = _RAW.pack(raw_size) + packed
+    return _HEADER.pack(len(data), crc32(data)) + data
+
+
+def _bodies(group: int, state: int, rows: Rows) -> Iterator[bytes]:
     count = len(rows.keys)
     if count > BLOCK_ROWS:
         for start in range(0, count, BLOCK_ROWS):
-            yield from _blocks(group, state, rows.cut(start, start + BLOCK_ROWS))
+            yield from _bodies(group, state, rows.cut(start, start + BLOCK_ROWS))
     elif count > 1 and rows.weight() > _BLOCK_BYTES:
-        yield from _blocks(group, state, rows.cut(0, count // 2))
-        yield from _blocks(group, state, rows.cut(count // 2, count))
+        yield from _bodies(group, state, rows.cut(0, count // 2))
+        yield from _bodies(group, state, rows.cut(count // 2, count))
     elif count:
         columns = rows.namespaces, rows.entries, rows.values if rows.column is None else rows.column
         try:
@@ -147,7 +178,7 @@ def _blocks(group: int, state: int, rows: Rows) -> Iterator[bytes]:
         except (OverflowError, UnicodeEncodeError):
             # An int beyond 64 bits or a str that is no UTF-8 among the keys: rare, so looked for only now.
             body = _encode((group, state, [(encode_key(key),) for key in rows.keys], *columns))
-        yield _HEADER.pack(len(body), crc32(body)) + body
+        yield body
 
 
 def table_snapshot(
@@ -165,9 +196,11 @@ def read_table(
     Only the wanted ranges are read. Whatever does not add up is refused as damaged before memory is
     taken for it: a length is believed only as far as the index and the file's size allow.
     """
-    wanted = [place for place in _places(index, file) if place[0] in groups]
+    table = _index(index)
+    wanted = [place for place in _places(table, file) if place[0] in groups]
     if not wanted or file is None:
         return
+    codec = pa.Codec("zstd") if table.version == COMPRESSED else None
     name = file.path or "an inline table"
     with store.open(file) as source:
         for group, offset, length in wanted:
@@ -184,10 +217,10 @@ def read_table(
                 left -= size
                 if crc32(body) != checksum:
                     raise _damaged(name, f"a block of key group {group} has another checksum than was recorded")
-                yield _rows(body, group, shape_count, name)
+                yield _rows(body if codec is None else _unpacked(body, codec, name), group, shape_count, name)
 
 
-def _rows(body: bytes, group: int, shape_count: int, name: str) -> tuple[int, int, Rows]:
+def _rows(body: bytes | memoryview, group: int, shape_count: int, name: str) -> tuple[int, int, Rows]:
     try:
         block = _decode_block(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -209,16 +242,37 @@ def _rows(body: bytes, group: int, shape_count: int, name: str) -> tuple[int, in
     return group, block.state, Rows(keys, block.namespaces, block.entries, block.values)
 
 
-def _places(index: bytes, file: StateFile | None) -> Iterator[tuple[int, int, int]]:
+def _unpacked(data: bytes, codec: pa.Codec, name: str) -> bytes | memoryview:
+    """The body of a compressed block; a size that no writer would declare is refused before memory is taken for it."""
+    if len(data) < _RAW.size:
+        raise _damaged(name, "a compressed block is too short for its header")
+    (size,) = _RAW.unpack_from(data)
+    packed = memoryview(data)[_RAW.size :]
+    if not size:
+        return packed
+    if size > min(LARGEST_RAW, len(packed) * MOST_SHRUNK):
+        raise _damaged(name, f"a block of {len(packed)} bytes claims to hold {size}")
+    try:
+        body: bytes = codec.decompress(packed, size, asbytes=True)
+    except (OSError, ValueError) as error:
+        raise _damaged(name, f"a block cannot be decompressed ({error})") from error
+    return body
+
+
+def _index(index: bytes) -> TableIndex:
     try:
         table = _decode_index(index)
     except msgspec.MsgspecError as error:
         raise DamagedCheckpointError(f"The index of a table snapshot cannot be decoded: {error}.") from error
-    if table.version != VERSION:
+    if table.version not in (VERSION, COMPRESSED):
         raise UnsupportedFormatError(
-            f"A table snapshot has format version {table.version}; this release of Headrace reads version {VERSION}. "
+            f"A table snapshot has format version {table.version}; this release of Headrace reads up to {COMPRESSED}. "
             "Restore it with the release that wrote it, or a newer one."
         )
+    return table
+
+
+def _places(table: TableIndex, file: StateFile | None) -> Iterator[tuple[int, int, int]]:
     size = 0 if file is None else file.size
     end = 0
     for group, offset, length in table.groups:

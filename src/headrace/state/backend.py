@@ -98,7 +98,7 @@ class TimerQueue(Protocol):
         """Add a timer; False if it is there already."""
 
     def has(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
-        """Whether it is there. Answered from memory on every backend."""
+        """Whether it is there. Answered from memory, unless there are more timers than that should hold."""
 
     def delete(self, time_ms: int, key: Any, namespace: bytes = b"") -> bool:
         """Take it away; False if there was none."""

@@ -1,7 +1,7 @@
 """Timers of one time domain in memory: a heap by time, with deleted timers skipped when they surface.
 
-Both backends use it: even a state larger than memory has few timers beside its values, and a timer
-that is about to fire must be found without asking a database. The queue is part of every snapshot.
+Both backends use it: a timer that is about to fire must be found without asking a database. On RocksDB it holds the
+earliest timers only, where there are many. The queue is part of every snapshot.
 """
 
 from __future__ import annotations

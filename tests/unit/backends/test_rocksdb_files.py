@@ -80,20 +80,37 @@ def test_database_keys_of_no_layout_are_damage(raw: bytes) -> None:
         split(raw)
 
 
-def test_a_hundred_openings_and_closings_leave_no_file_open(shop: Workshop) -> None:
-    files = 0
-    for cycle in range(100):
-        backend = shop.backend()
+@pytest.mark.parametrize("cycles", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_openings_restores_and_closings_leave_no_file_mapping_or_memory_behind(shop: Workshop, cycles: int) -> None:
+    early: dict[str, int] = {}
+    last = None
+    for cycle in range(cycles):
+        backend = shop.restored(last) if last is not None and cycle % 5 == 0 else shop.backend()
         at(backend, cycle)
         backend.state(COUNT).update(cycle)
         work = backend.snapshot(cycle)
         if cycle % 3:
-            work.write(shop.store)
+            last = work.write(shop.store)
         backend.close()
-        if cycle == 10:
-            files = len(os.listdir("/proc/self/fd"))
-    assert len(os.listdir("/proc/self/fd")) <= files
+        shop.made.clear()
+        if cycle == cycles // 4:
+            early = _footprint()
+    late = _footprint()
+    assert late["files"] <= early["files"]
+    assert late["threads"] <= early["threads"] + 4
+    assert late["mappings"] <= early["mappings"] + 20
+    assert late["MiB"] <= early["MiB"] + 32
     assert list(shop.root.glob("local-*/*")) == []
+
+
+def _footprint() -> dict[str, int]:
+    """What this process holds."""
+    return {
+        "files": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "mappings": len(Path("/proc/self/maps").read_text().splitlines()),
+        "MiB": int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20,
+    }
 
 
 def test_only_files_that_the_last_completed_checkpoint_lacks_are_handed_to_the_store(shop: Workshop) -> None:

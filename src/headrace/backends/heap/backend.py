@@ -95,7 +95,11 @@ class HeapBackend(KeyedStateBackend):
         tables = list(self._tables.values())
         label = label_of(context, checkpoint_id, [table.shape for table in tables])
         view = HeapView(
-            tables, [self._timers[domain] for domain in DOMAINS], context.key_groups, context.max_parallelism
+            tables,
+            [self._timers[domain] for domain in DOMAINS],
+            context.key_groups,
+            context.max_parallelism,
+            self._options.compression,
         )
         lent = any(table.lends_objects for table in tables)
         work: HeapSnapshot | None = None

@@ -15,6 +15,8 @@ class HeapOptions:
     """Snapshots are written while processing goes on, from a copy or a forked process; False: at the barrier."""
     fork_threshold: int = 200_000
     """Up to so many entries a copy of the tables holds the stream up no longer than a fork and its copied pages."""
+    compression: bool = False
+    """Compress checkpoints and savepoints (zstd)."""
 
     def __post_init__(self) -> None:
         if self.fork_threshold < 0:

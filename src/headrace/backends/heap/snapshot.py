@@ -53,6 +53,11 @@ class HeapView:
     timers: Sequence[HeapTimerQueue | FrozenTimers]
     groups: range
     max_parallelism: int
+    compression: bool = False
+
+    def writer(self) -> TableWriter:
+        """For one call of `chunks`. Not to be made in a forked child: a codec is loaded for it."""
+        return TableWriter(compression=self.compression)
 
     def chunks(self, writer: TableWriter) -> Iterator[bytes]:
         """The bytes of the table, in order of key group."""
@@ -111,7 +116,7 @@ class SerialisedSnapshot(_OwnSnapshot):
     """A snapshot whose bytes were made at the barrier; only the upload is left."""
 
     def __init__(self, label: SnapshotLabel, view: HeapView) -> None:
-        writer = TableWriter()
+        writer = view.writer()
         super().__init__(label, writer, list(view.chunks(writer)))
 
 
@@ -124,8 +129,9 @@ class CopiedSnapshot(_OwnSnapshot):
             [queue.freeze() for queue in view.timers if isinstance(queue, HeapTimerQueue)],
             view.groups,
             view.max_parallelism,
+            view.compression,
         )
-        writer = TableWriter()
+        writer = copy.writer()
         super().__init__(label, writer, copy.chunks(writer))
 
 
@@ -194,6 +200,7 @@ HeapSnapshot: TypeAlias = SerialisedSnapshot | CopiedSnapshot | ForkedSnapshot
 
 def fork_snapshot(label: SnapshotLabel, view: HeapView) -> ForkedSnapshot | None:
     """Freeze the view in a child process; None where the system refuses a pipe or a process."""
+    table = view.writer()
     try:
         reader, writer = os.pipe()
     except OSError:
@@ -205,13 +212,13 @@ def fork_snapshot(label: SnapshotLabel, view: HeapView) -> ForkedSnapshot | None
         os.close(writer)
         return None
     if pid == 0:
-        _write_in_child(writer, view)
+        _write_in_child(writer, view, table)
     os.close(writer)
     widen_pipe(reader)
     return ForkedSnapshot(label, pid, reader)
 
 
-def _write_in_child(pipe: int, view: HeapView) -> None:
+def _write_in_child(pipe: int, view: HeapView, writer: TableWriter) -> None:
     """The whole life of the child. Never returns."""
     status = 1
     try:
@@ -219,7 +226,6 @@ def _write_in_child(pipe: int, view: HeapView) -> None:
         os.closerange(0, pipe)
         os.closerange(pipe + 1, _HIGHEST_FD)
         try:
-            writer = TableWriter()
             pending: list[bytes] = []
             size = 0
             for chunk in view.chunks(writer):

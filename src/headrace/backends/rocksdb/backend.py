@@ -11,20 +11,20 @@ from typing import Any
 from headrace.backends.elements import Elements, migration_of, refuse_other_shape, rules_of
 from headrace.backends.expiring import Expiry, expiring, no_cleanup
 from headrace.backends.rocksdb.cache import CachedState, CacheKeeper
-from headrace.backends.rocksdb.containers import RocksListState
 from headrace.backends.rocksdb.database import Database, load_rocksdict
 from headrace.backends.rocksdb.folding import make_state
-from headrace.backends.rocksdb.layout import group_bounds, split
+from headrace.backends.rocksdb.layout import group_bounds, split, timers_family
+from headrace.backends.rocksdb.lists import RocksListState
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.backends.rocksdb.restore import DatabaseRestore, convert_family
 from headrace.backends.rocksdb.snapshot import CanonicalSnapshot, NativeSnapshot
 from headrace.backends.rocksdb.sweep import RocksSweep
+from headrace.backends.rocksdb.timers import RocksTimerQueue
 from headrace.backends.snapshots import DOMAINS, label_of
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
 from headrace.errors import JobDefinitionError
 from headrace.state.backend import BackendContext, FileStore, KeyContext, KeyedStateBackend
 from headrace.state.descriptors import StateDescriptor
-from headrace.state.timers import HeapTimerQueue
 
 DATABASE = "db"
 
@@ -32,7 +32,7 @@ DATABASE = "db"
 class RocksDBBackend(KeyedStateBackend):
     """Keeps the `KeyedStateBackend` contract with one database under `context.local_dir`.
 
-    The database is opened at the first use and closed once. Timers are in memory.
+    The database is opened at the first use and closed once. Timers are in memory, as long as they are few.
     """
 
     def __init__(self, context: BackendContext, options: RocksDBOptions | None = None) -> None:
@@ -50,7 +50,9 @@ class RocksDBBackend(KeyedStateBackend):
         self._expiries: dict[str, Expiry] = {}
         self._sweeps: list[RocksSweep] = []
         self._positions: dict[str, int] = {}
-        self._timers: dict[str, HeapTimerQueue] = {domain: HeapTimerQueue() for domain in DOMAINS}
+        self._headless: set[str] = set()
+        """List states that came from a release whose lists have no head; see `lists`."""
+        self._timers: dict[str, RocksTimerQueue] = {domain: self._timer_queue(domain) for domain in DOMAINS}
         self._writing: list[NativeSnapshot | CanonicalSnapshot] = []
         self._folders = count()
         self._uploaded: dict[int, dict[str, StateFile]] = {}
@@ -75,7 +77,8 @@ class RocksDBBackend(KeyedStateBackend):
             convert_family(keeper.database, keeper.database.family(name), convert, self._context.key_groups)
         state = make_state(descriptor, rules, keeper.database.family(name), keeper)
         if isinstance(state, RocksListState):
-            state.position = self._positions.get(name, 0)
+            state.position = max(state.position, self._positions.get(name, 0))
+            state.headed = name not in self._headless
         self._shapes[name] = shape
         self._states[name] = state
         given = state if rules.unstamped is None else self._expiring(descriptor, rules.unstamped, state)
@@ -108,7 +111,12 @@ class RocksDBBackend(KeyedStateBackend):
         max_parallelism = self._context.max_parallelism
         return CacheKeeper(database, max_parallelism, self.key_context, options.cache_entries, options.dirty_limit)
 
-    def timers(self, domain: str) -> HeapTimerQueue:
+    def _timer_queue(self, domain: str) -> RocksTimerQueue:
+        context = self._context
+        limit = self._options.timers_in_memory
+        return RocksTimerQueue(domain, limit, context.key_groups, context.max_parallelism, self._opened)
+
+    def timers(self, domain: str) -> RocksTimerQueue:
         queue = self._timers.get(domain)
         if queue is None:
             raise JobDefinitionError(f"There are no {domain!r} timers. Time domains are: {', '.join(DOMAINS)}.")
@@ -131,21 +139,37 @@ class RocksDBBackend(KeyedStateBackend):
     def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> NativeSnapshot | CanonicalSnapshot:
         keeper = self._opened()
         keeper.write_all()  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
+        for queue in self._timers.values():
+            queue.write()
         database = keeper.database
         max_parallelism = self._context.max_parallelism
         label = label_of(self._context, checkpoint_id, list(self._shapes.values()))
         timers = [self._timers[domain].freeze() for domain in DOMAINS]
+        spilled = {domain for domain, queue in self._timers.items() if queue.spilled}
         work: NativeSnapshot | CanonicalSnapshot
         if canonical:
             views = [database.family(name).freeze() for name in self._shapes]
             expiries = [self._expiries.get(name) for name in self._shapes]
             horizons = [None if expiry is None else expiry.horizon() for expiry in expiries]
-            work = CanonicalSnapshot(label, views, timers, max_parallelism, horizons)
+            compression = self._options.compression
+            distant = [
+                database.family(timers_family(domain)).freeze() if domain in spilled else None for domain in DOMAINS
+            ]
+            work = CanonicalSnapshot(label, views, timers, max_parallelism, horizons, distant, compression=compression)
         else:
             folder = self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}"
             known = self._complete if self._options.incremental else None
             work = NativeSnapshot(
-                label, folder, timers, self._next_positions(), max_parallelism, known, self._uploaded.__setitem__
+                label,
+                folder,
+                timers,
+                self._next_positions(),
+                self._headed(),
+                max_parallelism,
+                known,
+                self._uploaded.__setitem__,
+                merge=self._options.merge_small_files,
+                with_timers=bool(spilled),
             )
             keeper.linked.clear()
             threading.Thread(
@@ -160,16 +184,23 @@ class RocksDBBackend(KeyedStateBackend):
         declared = {name: state.position for name, state in self._states.items() if isinstance(state, RocksListState)}
         return {**self._positions, **declared}
 
+    def _headed(self) -> tuple[str, ...]:
+        lists = (name for name, shape in self._shapes.items() if shape.kind == "list")
+        return tuple(name for name in lists if name not in self._headless)
+
     def restore(self, snapshots: Sequence[KeyedSnapshot], store: FileStore) -> None:
         if not snapshots:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         restore = DatabaseRestore(self._context, self._options, self._path, store)
-        self._keeper = self._keep(restore.run(snapshots, self._timers))
+        self._keeper = self._keep(restore.run(snapshots))
         self._shapes.update(restore.shapes)
         self._positions.update(restore.positions)
+        self._headless.update(restore.headless)
         for name in restore.shapes:
             self._keeper.database.family(name)
+        for domain, queue in self._timers.items():
+            queue.restore(restore.timers(domain))
 
     def checkpoint_complete(self, checkpoint_id: int) -> None:
         files = self._uploaded.pop(checkpoint_id, None)

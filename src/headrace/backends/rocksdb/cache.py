@@ -13,11 +13,15 @@ written; it is written in slices, because a write holds the interpreter.
 
 While a checkpoint links the database's files in the background, nothing may be written to the database,
 or it would be part of the checkpoint: dirty then grows for a moment, up to a few times its bound.
+
+The longer ago the last barrier, the longer the next one may wait: the bound of dirty grows with the time since, to four
+times what it is at first. Windows and joins whose keys come back, or go away, within that time are then seldom written.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from abc import abstractmethod
 from itertools import islice
 from typing import Any, Final
@@ -37,6 +41,10 @@ SLICE = 4096
 
 _PATIENCE = 4
 """How many times its bound dirty may grow while files are being linked."""
+_STRETCH_EVERY_S = 2.0
+"""So long after a barrier the bound of dirty doubles, after twice as long it trebles, and so on."""
+_MOST_STRETCH = 4
+"""Some 40,000 entries by default, which a barrier writes in less than a tenth of a second."""
 _HEAVY_BYTES = 8 << 20
 BYTES_PER_ENTRY = 64
 
@@ -59,6 +67,7 @@ class CacheKeeper:
         """Set unless files are being linked in the background."""
         self.linked.set()
         self._dirty_limit = dirty_limit
+        self._written_at = time.monotonic()
 
     def add(self, state: CachedState) -> None:
         """A state was declared: the bound on changed entries is shared anew."""
@@ -77,6 +86,14 @@ class CacheKeeper:
         for state in self.states:
             while state.write_slice():
                 pass
+            state.stretch_dirty(1)
+        self._written_at = time.monotonic()
+
+    def stretch(self) -> int:
+        """How many times its bound dirty may hold now."""
+        stretch = 1 + int((time.monotonic() - self._written_at) / _STRETCH_EVERY_S)
+        most = max(1, 2 * self.generation_size // self._dirty_limit)
+        return min(stretch, most, _MOST_STRETCH)
 
 
 class CachedState(State):
@@ -84,6 +101,7 @@ class CachedState(State):
 
     __slots__ = (
         "_admit",
+        "_bound",
         "_context",
         "_dirty",
         "_dirty_elsewhere",
@@ -125,7 +143,9 @@ class CachedState(State):
         self._dirty_spaces = {VOID: self._dirty}
         self._dirty_elsewhere = 0
         """Changed entries in other namespaces than the current one."""
+        self._bound = SLICE
         self._limit = SLICE
+        """The bound of dirty, stretched by the time since the last barrier."""
         self._room = SLICE
         """What dirty may hold in the current namespace before some of it is written."""
         self._heavy = 0
@@ -159,7 +179,11 @@ class CachedState(State):
         raise NotImplementedError
 
     def limit_dirty(self, limit: int) -> None:
-        self._limit = limit
+        self._bound = self._limit = limit
+        self._fit_room()
+
+    def stretch_dirty(self, stretch: int) -> None:
+        self._limit = self._bound * stretch
         self._fit_room()
 
     def _fit_room(self) -> None:
@@ -195,13 +219,21 @@ class CachedState(State):
         self._heavy += size
         self._keeper.loaded += size // BYTES_PER_ENTRY
         if self._heavy > _HEAVY_BYTES:
-            self._keeper.linked.wait()
+            linked = self._keeper.linked
+            if not linked.is_set() and self._heavy < _PATIENCE * _HEAVY_BYTES:
+                return
+            linked.wait()
             while self.write_slice():
                 pass
 
     def _spill(self) -> None:
         """Dirty is above its bound: write its oldest part."""
         keeper = self._keeper
+        stretch = keeper.stretch()
+        if stretch * self._bound > self._limit:
+            self.stretch_dirty(stretch)
+            if self._dirty_total() <= self._limit:
+                return
         if not keeper.linked.is_set() and self._dirty_total() < _PATIENCE * self._limit:
             self._room += SLICE
             return
@@ -211,11 +243,13 @@ class CachedState(State):
         written = 0
         while self._dirty_total() > enough and (step := self.write_slice()):
             written += step
-        # Values that were set without being read entered young uncounted.
-        blind = len(self._young) if len(self._young_spaces) == 1 else keeper.loaded + written
-        keeper.loaded = max(keeper.loaded, blind)
+        keeper.loaded = max(keeper.loaded, self._blind(written))
         if keeper.loaded > keeper.generation_size:
             keeper.change_generations()
+
+    def _blind(self, written: int) -> int:
+        """What may be in young at least: values that were set without being read entered it uncounted."""
+        return len(self._young) if len(self._young_spaces) == 1 else self._keeper.loaded + written
 
     def write_slice(self) -> int:
         """Write the oldest changed keys, of any namespace; how many there were. 0: nothing is dirty."""
@@ -243,7 +277,7 @@ class CachedState(State):
                 self._dirty_elsewhere -= len(changes)
                 if not dirty:
                     del self._dirty_spaces[namespace]
-            self._written(changes)
+            self._written(namespace, changes)
         self._fit_room()
         return SLICE - left
 
@@ -251,5 +285,5 @@ class CachedState(State):
     def _add_to(self, batch: Any, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:
         """Put changes of keys of one namespace into a batch."""
 
-    def _written(self, changes: list[tuple[Any, Any]]) -> None:
-        """Changes are in the database now and no longer dirty."""
+    def _written(self, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:
+        """Changes of keys of one namespace are in the database now and no longer dirty."""

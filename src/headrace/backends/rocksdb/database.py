@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headrace.backends.rocksdb.layout import FAMILY_PREFIX, after, family_of
+from headrace.backends.rocksdb.layout import FAMILY_PREFIX, NOT_A_STATE, TIMERS_PREFIX, after, family_of
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.errors import MissingDependencyError, StorageError
 
@@ -83,6 +83,10 @@ class Family:
         """A view that later writes do not change."""
         return FrozenFamily(self._dict.iter())
 
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Hide all entries with start ≤ key < stop. Costs nothing now; compactions remove them later."""
+        self._dict.delete_range(start, stop, self._database.write_options)
+
     def estimated_count(self) -> int:
         return int(self._dict.property_int_value("rocksdb.estimate-num-keys") or 0)
 
@@ -106,10 +110,10 @@ class Database:
         self.path = path
         # Kept for the database's life: column families that are made later share this one cache.
         self._settings = _settings(self._rocks, options)
-        self._write_options = self._rocks.WriteOptions()
-        self._write_options.disable_wal = True
+        self.write_options = self._rocks.WriteOptions()
+        self.write_options.disable_wal = True
         self.families: dict[str, Family] = {}
-        """By state name."""
+        """By state name; families that are no state's by names that no state has."""
         try:
             found = self._rocks.Rdict.list_cf(str(path), self._settings) if (path / "CURRENT").exists() else []
             access = self._rocks.AccessType.read_only(False) if read_only else self._rocks.AccessType.read_write()
@@ -120,6 +124,8 @@ class Database:
         for name in found:
             if name.startswith(FAMILY_PREFIX):
                 self._attach(name.removeprefix(FAMILY_PREFIX), self._root.get_column_family(name))
+            elif name.startswith(TIMERS_PREFIX):
+                self._attach(NOT_A_STATE + name, self._root.get_column_family(name))
 
     def family(self, state_name: str) -> Family:
         """The column family of a state, made at first use."""
@@ -146,7 +152,7 @@ class Database:
     def write(self, batch: Any) -> None:
         """Apply a batch as one. Other Python threads stand still meanwhile, so batches are kept small."""
         try:
-            self._root.write(batch, self._write_options)
+            self._root.write(batch, self.write_options)
         except Exception as error:
             raise StorageError(f"The RocksDB database at {self.path} refused to write: {error}") from error
 

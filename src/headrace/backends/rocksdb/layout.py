@@ -8,10 +8,11 @@ unambiguous: everything under one key and namespace is one range too, and no key
     key         `state.keys.encode_key`
     namespace   empty for the void namespace, else what the window operator made of the window
     entry       value, reducing, aggregating: empty
-                list: u64, growing with every addition to that state in this subtask, so that adding reads nothing
+                list: u64, 0 for the first element of a list, so that one read tells whether there is a list; for
+                      others a number that grows with every addition to that state in this subtask
                 map: the encoded map key
 
-Values are in the codec of the state. Timers are not in the database; see `snapshot`.
+Values are in the codec of the state. Timers have families of their own where they are in the database; see `timers`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,15 @@ from headrace.state.key_groups import key_group
 from headrace.state.keys import decode_key, encode_key
 
 FAMILY_PREFIX = "state:"
+TIMERS_PREFIX = "timers:"
+NOT_A_STATE = "\0"
+"""Begins the names by which a database knows families that are no state's."""
 GROUP = Struct(">H")
 POSITION = Struct(">Q")
+FIRST, BEYOND = GROUP.pack(0), b"\xff\xff"
+"""All keys of a family lie between them."""
+HEAD = POSITION.pack(0)
+"""The entry of the first element of a list."""
 
 _HEAD = Struct(">HI")
 _NAMESPACE = Struct(">H")
@@ -41,7 +49,14 @@ Prefix: TypeAlias = Callable[[Any, bytes], bytes]
 
 def family_of(state_name: str) -> str:
     """The column family of a state. The prefix keeps a state called "default" apart from RocksDB's own."""
+    if state_name.startswith(NOT_A_STATE):
+        return state_name.removeprefix(NOT_A_STATE)
     return FAMILY_PREFIX + state_name
+
+
+def timers_family(domain: str) -> str:
+    """By what name a database knows the column family of the timers of a time domain."""
+    return f"{NOT_A_STATE}{TIMERS_PREFIX}{domain}"
 
 
 def prefix_for(max_parallelism: int) -> Prefix:

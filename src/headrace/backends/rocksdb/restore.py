@@ -1,8 +1,12 @@
 """Restoring RocksDB state.
 
-The snapshot of exactly these key groups is a database already: its files are fetched and opened. In all
-other cases (another parallelism, a savepoint, a checkpoint of the heap backend) entries within the subtask's key
-groups are copied into an empty database.
+The snapshot of exactly these key groups is a database already: its files are fetched and opened. At another
+parallelism the largest of the old databases is taken over as a whole and *clipped*: a range deletion hides what is
+another subtask's, and later compactions give its space back. What the others hold of the subtask's key groups is copied
+into it, as are the rows of a table (a savepoint, a checkpoint of the heap backend).
+
+A clipped database holds entries of groups outside of its snapshot's range, hidden or not yet: so nothing outside of
+that range is ever read from a snapshot.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +22,30 @@ import msgspec
 
 from headrace.backends.elements import refuse_other_shape
 from headrace.backends.rocksdb.database import Database, Family
-from headrace.backends.rocksdb.layout import POSITION, Prefix, group_bounds, prefix_for
+from headrace.backends.rocksdb.layout import (
+    BEYOND,
+    FIRST,
+    HEAD,
+    POSITION,
+    Prefix,
+    group_bounds,
+    prefix_for,
+    timers_family,
+)
 from headrace.backends.rocksdb.options import RocksDBOptions
-from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, DatabaseDetails, rows_of
+from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, WITH_TIMERS, DatabaseDetails, rows_of
+from headrace.backends.rocksdb.timers import decode_timer, encoder_for
+from headrace.backends.snapshots import DOMAINS
 from headrace.backends.table import FORMAT as TABLE
 from headrace.backends.table import Rows, read_table, timers_of_rows
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
+from headrace.checkpoint.storage.parts import reading_parts
 from headrace.errors import DamagedCheckpointError, StorageError, UnsupportedFormatError
 from headrace.state.backend import BackendContext, FileStore
-from headrace.state.timers import HeapTimerQueue, Timer
+from headrace.state.timers import Timer
 
 _BATCH = 1000
+_THREADS = 4
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _decode_details = msgspec.msgpack.Decoder(DatabaseDetails).decode
 
@@ -39,16 +57,18 @@ class DatabaseRestore:
         self._context = context
         self._options = options
         self._path = path
-        self._store = store
+        self._store: FileStore = reading_parts(store)
         self._prefix: Prefix = prefix_for(context.max_parallelism)
         self.shapes: dict[str, StateShape] = {}
         """Of every restored state, by name."""
         self.positions: dict[str, int] = {}
         """By list state: the number that the next element gets."""
+        self.headless: set[str] = set()
+        """List states with a list that has no element at position 0; see `lists`."""
         self._timers: dict[str, list[Timer]] = {}
 
-    def run(self, snapshots: Sequence[KeyedSnapshot], timers: dict[str, HeapTimerQueue]) -> Database:
-        """The database with all entries of the subtask's key groups; `timers` are filled."""
+    def run(self, snapshots: Sequence[KeyedSnapshot]) -> Database:
+        """The database with all entries of the subtask's key groups. `timers` gives the timers that are not in it."""
         for snapshot in snapshots:
             if snapshot.format not in (FORMAT, TABLE):
                 raise UnsupportedFormatError(
@@ -67,9 +87,14 @@ class DatabaseRestore:
         ):
             database = self._whole(snapshots[0])
         else:
-            database = Database(self._path, self._options)
+            base = max((s for s in snapshots if s.format == FORMAT), key=_size, default=None)
+            database = Database(self._path, self._options) if base is None else self._whole(base)
             try:
+                if base is not None:
+                    self._clip(database, base)
                 for number, snapshot in enumerate(snapshots):
+                    if snapshot is base:
+                        continue
                     if snapshot.format == FORMAT:
                         self._part(snapshot, database, self._path.with_name(f"restore-{number}"))
                     else:
@@ -77,17 +102,27 @@ class DatabaseRestore:
             except BaseException:
                 database.close()
                 raise
-        for domain, found in self._timers.items():
-            # Sorted within a key group only; the stable sort keeps the order of equal times.
-            found.sort(key=lambda timer: timer[0])
-            timers.setdefault(domain, HeapTimerQueue()).load(found)
         return database
+
+    def timers(self, domain: str) -> list[Timer]:
+        """Of that time domain, earliest first."""
+        # Sorted within a key group only; the stable sort keeps the order of equal times.
+        return sorted(self._timers.get(domain, ()), key=lambda timer: timer[0])
 
     def _whole(self, snapshot: KeyedSnapshot) -> Database:
         details = self._fetch(snapshot, self._path)
         self.positions.update(details.positions)
+        self._take_heads(snapshot, details)
         self._take_timers(snapshot, details)
         return self._open(self._path, read_only=False)
+
+    def _clip(self, database: Database, snapshot: KeyedSnapshot) -> None:
+        """Hide what a database taken over as a whole holds of other subtasks' key groups."""
+        start, stop = group_bounds(_common(snapshot, self._context.key_groups))
+        for family in database.families.values():
+            if start > FIRST:
+                family.delete_range(FIRST, start)
+            family.delete_range(stop, BEYOND)
 
     def _part(self, snapshot: KeyedSnapshot, database: Database, folder: Path) -> None:
         """Copy the wanted key groups of another subtask's database."""
@@ -95,10 +130,11 @@ class DatabaseRestore:
             details = self._fetch(snapshot, folder)
             for state, position in details.positions.items():
                 self.positions[state] = max(position, self.positions.get(state, 0))
+            self._take_heads(snapshot, details)
             self._take_timers(snapshot, details)
             source = self._open(folder, read_only=True)
             try:
-                start, stop = group_bounds(self._context.key_groups)
+                start, stop = group_bounds(_common(snapshot, self._context.key_groups))
                 for name, family in source.families.items():
                     _copy(database, database.family(name), family.scan(start, stop))
             finally:
@@ -116,10 +152,11 @@ class DatabaseRestore:
         file = snapshot.files[0] if snapshot.files else None
         shapes = snapshot.shapes
         wanted = read_table(file, snapshot.details, len(shapes), self._store, self._context.key_groups)
+        owner: Any = None
         for _, state, rows in wanted:
             shape = shapes[state]
             if shape.kind == "timers":
-                self._timers.setdefault(shape.name, []).extend(timers_of_rows(rows))
+                self._take_rows_of_timers(shape.name, rows, database)
                 continue
             if shape.kind == "list" and rows.entries:
                 # Entries of one list are in order, and no other snapshot holds the same key.
@@ -127,7 +164,19 @@ class DatabaseRestore:
                 if last >= 1 << 63 or any(len(entry) != POSITION.size for entry in rows.entries):
                     raise DamagedCheckpointError(f'An element of list state "{shape.name}" has no valid position.')
                 self.positions[shape.name] = max(last + 1, self.positions.get(shape.name, 0))
+                owner = self._look_for_heads(shape.name, rows, owner)
             _copy(database, database.family(shape.name), self._entries(rows, shape))
+
+    def _look_for_heads(self, name: str, rows: Rows, before: Any) -> Any:
+        """Every list should begin at 0; `before` is whose list the rows before these ended with, and the result whose
+        these end with."""
+        assert rows.entries is not None
+        spaces = rows.namespaces or [b""] * len(rows.keys)
+        owner = before
+        for key, space, entry in zip(rows.keys, spaces, rows.entries, strict=True):
+            if owner != (owner := (name, key, space)) and entry != HEAD:
+                self.headless.add(name)
+        return owner
 
     def _entries(self, rows: Rows, shape: StateShape) -> Iterator[tuple[bytes, bytes]]:
         count = len(rows.keys)
@@ -151,24 +200,38 @@ class DatabaseRestore:
                 f'The file list of operator "{self._context.uid}" cannot be decoded ({error}). '
                 "Restore from another checkpoint."
             ) from error
-        if details.version != VERSION:
+        if details.version not in (VERSION, WITH_TIMERS):
             raise UnsupportedFormatError(
                 f'RocksDB state of operator "{self._context.uid}" has format version {details.version}; this release '
-                f"of Headrace reads version {VERSION}. Restore it with the release that wrote it, or a newer one."
+                f"of Headrace reads versions {VERSION} to {WITH_TIMERS}. Restore it with the release that wrote it, or "
+                "a newer one."
             )
         if len(snapshot.files) != len(details.names) + bool(details.timers):
             raise DamagedCheckpointError(
                 f'Operator "{self._context.uid}" names {len(details.names)} database files but has '
                 f"{len(snapshot.files)}. Restore from another checkpoint."
             )
-        folder.mkdir(parents=True)
-        for name, file in zip(details.names, snapshot.files, strict=False):
+        for name in details.names:
             if not _FILE_NAME.match(name):
                 raise DamagedCheckpointError(
                     f"{name!r} is no name of a database file. Restore from another checkpoint."
                 )
-            self._store.fetch(file, folder / name)
+        folder.mkdir(parents=True)
+        wanted = [(file, folder / name) for name, file in zip(details.names, snapshot.files, strict=False)]
+        # Reading, hashing and writing all let other threads run; a store elsewhere answers several at once.
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="restore") as pool:
+            fetching = [pool.submit(self._store.fetch, file, to) for file, to in wanted]
+            try:
+                for fetched in fetching:
+                    fetched.result()
+            finally:
+                for waiting in fetching:
+                    waiting.cancel()
         return details
+
+    def _take_heads(self, snapshot: KeyedSnapshot, details: DatabaseDetails) -> None:
+        lists = {shape.name for shape in snapshot.shapes if shape.kind == "list"}
+        self.headless.update(lists.difference(details.headed))
 
     def _take_timers(self, snapshot: KeyedSnapshot, details: DatabaseDetails) -> None:
         if not details.timers:
@@ -178,6 +241,15 @@ class DatabaseRestore:
         groups = self._context.key_groups
         for _, state, rows in read_table(file, details.timers, len(shapes), self._store, groups):
             self._timers.setdefault(shapes[state].name, []).extend(timers_of_rows(rows))
+
+    def _take_rows_of_timers(self, domain: str, rows: Rows, database: Database) -> None:
+        """Keep them, and put them into the database when they have become more than memory should hold."""
+        waiting = self._timers.setdefault(domain, [])
+        waiting.extend(timers_of_rows(rows))
+        if len(waiting) > self._options.timers_in_memory:
+            encoded = sorted(map(encoder_for(self._context.max_parallelism), waiting))
+            _copy(database, database.family(timers_family(domain)), ((raw, b"") for raw in encoded))
+            waiting.clear()
 
     def _open(self, folder: Path, *, read_only: bool) -> Database:
         try:
@@ -203,7 +275,11 @@ def native_rows(
             timers.setdefault(domain, []).extend(found)
         database = restore._open(folder, read_only=True)
         try:
-            start, stop = group_bounds(context.key_groups)
+            start, stop = group_bounds(_common(snapshot, context.key_groups))
+            for domain in DOMAINS:
+                if timers_family(domain) in database.families:
+                    distant = database.family(timers_family(domain)).scan(start, stop)
+                    timers.setdefault(domain, []).extend(decode_timer(raw) for raw, _ in distant)
             for shape in snapshot.shapes:
                 if shape.kind != "timers" and shape.name in database.families:
                     for rows in rows_of(database.family(shape.name).scan(start, stop), shape.kind):
@@ -212,6 +288,16 @@ def native_rows(
             database.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _size(snapshot: KeyedSnapshot) -> int:
+    return sum(file.size for file in snapshot.files)
+
+
+def _common(snapshot: KeyedSnapshot, groups: range) -> range:
+    """Of the wanted key groups those that the snapshot is of."""
+    start = max(groups.start, snapshot.first_group)
+    return range(start, max(start, min(groups.stop, snapshot.last_group + 1)))
 
 
 def convert_family(database: Database, family: Family, convert: Callable[[bytes], bytes], key_groups: range) -> None:

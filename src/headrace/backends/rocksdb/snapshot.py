@@ -6,11 +6,12 @@
     2  on a thread of its own, at once: flush and hard-link the files into a folder beside the database;
        until that is done nothing is written to the database, and processing goes on in the cache
     3  in the background: upload. Table files (.sst) never change, so one that the last completed checkpoint has
-       is named again instead of uploaded again (by its local name, which is good for this open database only)
+       is named again instead of uploaded again (by its local name, which is good for this open database only);
+       see `upload`
     4  the folder of links is removed, also when the checkpoint is aborted
 
-`files` holds the database's files in the order of `DatabaseDetails.names`, then, if there are timers, one table
-of them in the canonical format.
+`files` holds the database's files in the order of `DatabaseDetails.names`, then, if there are timers in memory, one
+table of them in the canonical format. Timers beyond are in the database; see `timers`.
 
 *Canonical* (savepoints): the table format, read from a frozen view of each column family.
 """
@@ -28,6 +29,8 @@ import msgspec
 from headrace.backends.expiring import has_expired
 from headrace.backends.rocksdb.database import Database, FrozenFamily
 from headrace.backends.rocksdb.layout import GROUP, POSITION, split
+from headrace.backends.rocksdb.timers import rows_of_entries
+from headrace.backends.rocksdb.upload import DatabaseUpload
 from headrace.backends.snapshots import SnapshotLabel, cancelled
 from headrace.backends.table import Rows, TableWriter, rows_of_timers, table_snapshot
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile
@@ -37,12 +40,10 @@ from headrace.state.timers import FrozenTimers
 
 FORMAT = "rocksdb"
 VERSION = 1
-TABLE_FILE = ".sst"
+WITH_TIMERS = 2
+"""The version of snapshots with timers in the database, which earlier releases would leave there unread."""
 
-_CHUNK = 1 << 20
 _ROWS = 4096
-_LEFT_OUT = ("LOCK", "LOG", "IDENTITY")
-"""Files that belong to the running database, not to its contents."""
 
 
 class DatabaseDetails(msgspec.Struct, frozen=True):
@@ -55,6 +56,8 @@ class DatabaseDetails(msgspec.Struct, frozen=True):
     """By list state: the number that the next element gets."""
     timers: bytes = b""
     """Index of the table of timers, the last of the files; empty if there is none."""
+    headed: tuple[str, ...] = ()
+    """List states of which every list has an element at position 0; others were written by releases before that."""
 
 
 class NativeSnapshot:
@@ -66,18 +69,26 @@ class NativeSnapshot:
         folder: Path,
         timers: list[FrozenTimers],
         positions: dict[str, int],
+        headed: tuple[str, ...],
         max_parallelism: int,
         known: dict[str, StateFile] | None,
         remember: Callable[[int, dict[str, StateFile]], None],
+        *,
+        merge: bool = True,
+        with_timers: bool = False,
     ) -> None:
-        """`known`: table files of the last completed checkpoint by local name; None: nothing is shared."""
+        """`known`: table files of the last completed checkpoint by local name; None: nothing is shared. `merge`: small
+        files go into packs. `with_timers`: some are in the database."""
         self._label = label
         self._folder = folder
         self._timers = timers
         self._positions = positions
+        self._headed = headed
         self._max_parallelism = max_parallelism
         self._known = known
         self._remember = remember
+        self._merge = merge
+        self._version = WITH_TIMERS if with_timers else VERSION
         self._lock = threading.Lock()
         self._linked = threading.Event()
         self._failure: StorageError | None = None
@@ -126,38 +137,22 @@ class NativeSnapshot:
     def _upload(self, store: FileStore) -> KeyedSnapshot:
         """Step 3."""
         label, known = self._label, self._known
-        names: list[str] = []
-        files: list[StateFile] = []
-        shared: dict[str, StateFile] = {}
-        for path in sorted(self._folder.iterdir()):
-            name = path.name
-            # With the write-ahead log off a log file is an empty leftover.
-            if name.startswith(_LEFT_OUT) or (name.endswith(".log") and not path.stat().st_size):
-                continue
-            self._stop_if_cancelled()
-            if name.endswith(TABLE_FILE) and known is not None:
-                file = known.get(name) or store.write_shared(path)
-                shared[name] = file
-            else:
-                file = store.write(f"{label.file_name}-{name}", self._chunks(path))
-            names.append(name)
-            files.append(file)
+        upload = DatabaseUpload(
+            store, label.file_name, known, merge=self._merge, stop_if_cancelled=self._stop_if_cancelled
+        )
+        found = upload.run(self._folder)
+        files = list(found.values())
         writer = TableWriter()
         chunks = list(_timer_chunks(writer, label, self._timers, self._max_parallelism))
         if chunks:
             files.append(store.write(f"{label.file_name}-timers", chunks))
-        details = DatabaseDetails(VERSION, tuple(names), self._positions, writer.index() if chunks else b"")
-        self._remember(label.checkpoint_id, shared)
+        index = writer.index() if chunks else b""
+        details = DatabaseDetails(self._version, tuple(found), self._positions, index, self._headed)
+        self._remember(label.checkpoint_id, {name: file for name, file in found.items() if upload.is_shared(name)})
         groups = label.groups
         return KeyedSnapshot(
             FORMAT, groups.start, groups.stop - 1, label.shapes, tuple(files), msgspec.msgpack.encode(details)
         )
-
-    def _chunks(self, path: Path) -> Iterator[bytes]:
-        with path.open("rb") as source:
-            while chunk := source.read(_CHUNK):
-                self._stop_if_cancelled()
-                yield chunk
 
     def _stop_if_cancelled(self) -> None:
         if self._cancelled:
@@ -201,12 +196,17 @@ class CanonicalSnapshot:
         timers: list[FrozenTimers],
         max_parallelism: int,
         horizons: list[bytes | None],
+        distant: list[FrozenFamily | None],
+        *,
+        compression: bool = False,
     ) -> None:
         """`views` are frozen column families in the order of the label's shapes; so are `horizons`: where a state has
-        one, entries that expired by it are left out."""
+        one, entries that expired by it are left out. `distant` are the timers that are not in memory, by domain."""
         self._label = label
         self._horizons = horizons
+        self._distant = distant
         self._views = views
+        self._compression = compression
         self._timers = timers
         self._max_parallelism = max_parallelism
         self._cancelled = False
@@ -217,7 +217,7 @@ class CanonicalSnapshot:
 
     def write(self, store: FileStore) -> KeyedSnapshot:
         label = self._label
-        writer = TableWriter()
+        writer = TableWriter(compression=self._compression)
         try:
             chunks = self._chunks(writer)
             first = next(chunks, None)
@@ -226,6 +226,7 @@ class CanonicalSnapshot:
         finally:
             # A view keeps old files of the database alive.
             self._views = []
+            self._distant = []
 
     def _chunks(self, writer: TableWriter) -> Iterator[bytes]:
         columns = [rows_of_timers(frozen, self._max_parallelism) for frozen in self._timers]
@@ -243,7 +244,11 @@ class CanonicalSnapshot:
                 if self._cancelled:
                     raise cancelled(self._label)
                 yield state, rows
-        yield from _of_group(columns, len(self._views), group)
+        for state, (near, distant) in enumerate(zip(columns, self._distant, strict=True), len(self._views)):
+            if group in near:
+                yield state, near[group]
+            if distant is not None:
+                yield from ((state, rows) for rows in rows_of_entries(distant.scan(start, stop)))
 
     def cancel(self) -> None:
         self._cancelled = True

@@ -1,7 +1,7 @@
 """Value, reducing and aggregating state on RocksDB: one entry per key, cached as one object.
 
 As on the heap, a value state's class is chosen by how its values are checked, so that an access to a cached
-key is one lookup and an update two assignments. List and map state are in `containers`.
+key is one lookup and an update two assignments. List and map state are in `lists` and `maps`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 from headrace.backends.elements import StateRules, reduce_function_of
 from headrace.backends.expiring import has_expired
 from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, MISSING, CachedState, CacheKeeper
-from headrace.backends.rocksdb.containers import RocksListState, RocksMapState
 from headrace.backends.rocksdb.database import Family
+from headrace.backends.rocksdb.lists import RocksListState
+from headrace.backends.rocksdb.maps import RocksMapState
 from headrace.errors import JobDefinitionError
 from headrace.state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
 from headrace.state.states import AggregatingState, ReducingState, ValueState
