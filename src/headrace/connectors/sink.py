@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from headrace.checkpoint.handles import HistoryPoint
+
 
 class SinkGuarantee(Enum):
     """What a sink promises when its source can be replayed and checkpoints are on."""
@@ -35,6 +37,19 @@ class WriterContext:
     subtask: int
     parallelism: int
     attempt: int
+    history: str = ""
+    """Which job directory counts these attempts and their checkpoints: see `Committer.committed_since`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOutput:
+    """Output that a sink knows it has shown."""
+
+    attempt: int
+    checkpoint_id: int
+    """The first checkpoint that held it."""
+    what: str
+    """As a person finds it: a file, a number of rows."""
 
 
 class SinkWriter(ABC):
@@ -89,6 +104,15 @@ class Committer(ABC):
     def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:  # noqa: B027
         """A new attempt recovers: `commit` of what it restored and `abort_leftovers` follow. Runs in the driver."""
 
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        """What was committed for this operator after that moment, as far as the sink remembers; the newest last.
+
+        Only output of writers whose `WriterContext.history` is `point.history` can be compared with it, by attempt and
+        then checkpoint id. Asked in the driver before `attempt_starts`, only where a person chose the checkpoint to
+        begin from: if there is any, the start is refused. By default nothing is known, and nothing refused.
+        """
+        return ()
+
     def close(self) -> None:  # noqa: B027 - optional for implementers
         """Release connections."""
 
@@ -97,6 +121,9 @@ class Sink(ABC):
     """Describes an output. It travels to the tasks, so it holds settings and opens nothing."""
 
     guarantee: SinkGuarantee = SinkGuarantee.AT_LEAST_ONCE
+
+    needs_spark_slot: bool = False
+    """Whether a Spark query follows it, which needs a slot besides those of the job."""
 
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter:
@@ -112,6 +139,10 @@ class Sink(ABC):
     def preflight_for(self, parallelism: int, concurrent_checkpoints: int) -> None:
         """The same for a sink whose needs grow with its subtasks and with the checkpoints under way at one time."""
         self.preflight()
+
+    def guarantee_in_words(self) -> tuple[str, str | None] | None:
+        """What the guarantee rests on and what would better it, where the usual words for its kind do not fit."""
+        return None
 
     def describe(self) -> str:
         """One line for `explain`."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
@@ -80,6 +81,9 @@ class ReaderContext:
 class SourceReader(ABC, Generic[SplitT]):
     """Reads splits. All methods are called on one thread, never concurrently; none may block."""
 
+    pauses_splits: bool = False
+    """Whether `pause_splits` works. Needed for watermark alignment if it reads several splits at a time."""
+
     def open(self) -> None:
         """Called once per attempt, before the first split arrives."""
 
@@ -96,6 +100,13 @@ class SourceReader(ABC, Generic[SplitT]):
 
         A client that can only block belongs into a fetcher thread of the reader's own.
         """
+
+    def pause_splits(self, paused: AbstractSet[str]) -> None:
+        """From now on `poll` gives no records of the splits with these ids, and of all others it does.
+
+        Called for watermark alignment, with other ids whenever they change, and only where `pauses_splits` is set.
+        """
+        raise NotImplementedError
 
     def idle_until(self) -> float | None:
         """After `IDLE`: the `time.monotonic()` at which polling again makes sense, if it is known."""
@@ -164,6 +175,9 @@ class Source(ABC, Generic[SplitT]):
 
     replayable: bool = True
     """Whether a reader can go back to a saved position. If not, the job is at-most-once."""
+
+    needs_spark_slot: bool = False
+    """Whether a Spark query feeds it, which needs a slot besides those of the job."""
 
     @property
     def boundedness(self) -> Boundedness:

@@ -22,7 +22,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from headrace.connectors.sink import Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
+from headrace.checkpoint.handles import HistoryPoint
+from headrace.connectors.sink import CommittedOutput, Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
 from headrace.errors import JobDefinitionError
 
 TxnT = TypeVar("TxnT")
@@ -111,6 +112,10 @@ class TwoPhaseCommitSink(Sink, Generic[TxnT]):
         that it names are left alone, the others get `recover_and_abort`. By default none: then open transactions of
         the dead must time out by themselves.
         """
+        return ()
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        """What was committed after that moment, if the store can tell; see `Committer.committed_since`."""
         return ()
 
     def close(self) -> None:
@@ -220,6 +225,9 @@ class TwoPhaseCommitter(Committer, Generic[TxnT]):
         for txn in self._sink.find_leftovers(job_id, uid, attempt):
             if msgspec.msgpack.encode(txn) not in kept:
                 self._sink.recover_and_abort(txn)
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        return self._sink.committed_since(job_id, uid, point)
 
     def close(self) -> None:
         self._sink.close()

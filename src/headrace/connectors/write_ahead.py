@@ -23,7 +23,8 @@ from typing import Any
 
 import msgspec
 
-from headrace.connectors.sink import Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
+from headrace.checkpoint.handles import HistoryPoint
+from headrace.connectors.sink import CommittedOutput, Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
 from headrace.errors import TypeMismatchError
 from headrace.state.codecs import codec_for
 from headrace.state.plain_values import decode_plain, encode_plain
@@ -44,7 +45,8 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     """The first checkpoint that holds it."""
     attempt: int
     token: str
-    """Random for each writer, and a count: a job that begins anew under its old name has checkpoints from 1 on."""
+    """`<history>.<random for each writer>-<count>`: a job that begins anew under its old name has checkpoints from 1
+    on, and one that moves to another checkpoint directory attempts from 1 on."""
 
     def __str__(self) -> str:
         return f"{self.job_id}/{self.uid}/{self.shard}/{self.checkpoint_id}/{self.token}"
@@ -91,6 +93,13 @@ class WriteAheadSink(Sink):
     @abstractmethod
     def is_committed(self, marker: Marker) -> bool:
         """Whether a `send` with this marker has got through. Asked before every `send`."""
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        """Markers that were noted after that moment, if the store can tell; see `Committer.committed_since`.
+
+        `open` was called before. `token_start(point.history)` is what the tokens of that history begin with.
+        """
+        return ()
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Some values as they are kept in the checkpoint. Override together with `decode`, and use no pickle."""
@@ -151,7 +160,7 @@ class WriteAheadWriter(SinkWriter):
             return ()
         context = self._context
         self._sealed += 1
-        token = f"{self._mark}-{self._sealed}"
+        token = f"{token_start(context.history)}{self._mark}-{self._sealed}"
         marker = Marker(context.job_id, context.uid, context.subtask, checkpoint_id, context.attempt, token)
         sealed = msgspec.msgpack.encode(_Log(marker, self._chunks))
         self._chunks = []
@@ -173,19 +182,32 @@ class WriteAheadCommitter(Committer):
         self._opened = False
 
     def commit(self, items: Sequence[bytes]) -> None:
-        if items and not self._opened:
-            self._sink.open()
-            self._opened = True
+        if items:
+            self._open()
         for item in items:
             log = msgspec.msgpack.decode(item, type=_Log)
             if not self._sink.is_committed(log.marker):
                 values = [value for chunk in log.chunks for value in self._sink.decode(chunk)]
                 self._sink.send(values, log.marker)
 
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        self._open()
+        return self._sink.committed_since(job_id, uid, point)
+
     def close(self) -> None:
         if self._opened:
             self._opened = False
             self._sink.close()
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._sink.open()
+            self._opened = True
+
+
+def token_start(history: str) -> str:
+    """What tokens of markers begin with that were made in this history."""
+    return f"{history}." if history else ""
 
 
 def marker_of(item: bytes) -> Marker:

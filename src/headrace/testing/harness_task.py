@@ -111,6 +111,9 @@ class HarnessTask(Task):
         if not self._stopping.is_set():
             self._tell(self.key, message)
 
+    def _deliver(self, results: msg.Collected) -> None:
+        self._send(results)
+
     def _wake(self) -> None:
         super()._wake()
         self._woken.set()

@@ -352,8 +352,8 @@ class JobHarness:
             if attempt != self._attempt:
                 continue
             match message:
-                case msg.SplitRequest(uid, subtask):
-                    self._enumerators.request(uid, subtask)
+                case msg.SplitRequest() | msg.Reached():
+                    self._enumerators.hear(message)
                     heard = True
                 case msg.Acknowledge(checkpoint_id, snapshot):
                     self._acknowledged[checkpoint_id][key] = snapshot

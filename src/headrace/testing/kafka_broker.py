@@ -33,6 +33,8 @@ KAFKA_VERSION = "4.3.1"
 READY_WITHIN_S = 90.0
 STOPPED_WITHIN_S = 30.0
 DOWNLOAD_WITHIN_S = 400.0
+PATIENCE_S = 120.0
+"""For what a broker does in a moment, unless its machine is busy with something else."""
 _CLEAN_EXITS = (0, 143)
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -152,16 +154,16 @@ class KafkaBroker:
         new = kafka("KafkaBroker").NewTopic(topic, partitions, 1, config=dict(config or {}))
         admin = self.admin()  # kept: requests end with the client that made them
         for created in admin.create_topics([new]).values():
-            created.result(30)
+            created.result(PATIENCE_S)
         self._wait_for_leaders(topic, partitions)
 
     def delete_topic(self, topic: str) -> None:
         """Returns when no client is told of the topic any more."""
         admin = self.admin()
         for deleted in admin.delete_topics([topic]).values():
-            deleted.result(30)
-        deadline = time.monotonic() + 30
-        while topic in admin.list_topics(timeout=10).topics:
+            deleted.result(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while topic in admin.list_topics(timeout=PATIENCE_S).topics:
             _patience(deadline, f"topic {topic} to go")
 
     def produce(self, topic: str, records: Sequence[tuple[Any, Any]], partition: int | None = None) -> None:
@@ -252,9 +254,9 @@ class KafkaBroker:
 
     def _wait_for_leaders(self, topic: str, partitions: int) -> None:
         admin = self.admin()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while True:
-            found = admin.list_topics(timeout=10).topics.get(topic)
+            found = admin.list_topics(timeout=PATIENCE_S).topics.get(topic)
             leaders = [] if found is None else [p.leader for p in found.partitions.values()]
             if len(leaders) == partitions and min(leaders) >= 0:
                 return

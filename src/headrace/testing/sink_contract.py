@@ -19,13 +19,15 @@ contract in small, with crashes at every step. Nothing here starts Spark.
 from __future__ import annotations
 
 import pickle
+import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from headrace.connectors.sink import Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
+from headrace.checkpoint.handles import HistoryPoint
+from headrace.connectors.sink import CommittedOutput, Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
 
 CHECKPOINTS = 4
 RECORDS_PER_CHECKPOINT = 6
@@ -114,6 +116,8 @@ class SinkJob:
     last: _Checkpoint = field(default_factory=_Checkpoint)
     before: Counter[int] = field(default_factory=Counter)
     """What was there before the job began."""
+    history: str = field(default_factory=lambda: secrets.token_hex(6))
+    """The job directory in which attempts and checkpoints are counted."""
     writers: list[SinkWriter] = field(default_factory=list)
     dead: list[SinkWriter] = field(default_factory=list)
 
@@ -229,7 +233,18 @@ class SinkJob:
             raise Died
 
     def _context(self, subtask: int) -> WriterContext:
-        return WriterContext(self.job_id, self.uid, subtask, self.parallelism, self.attempt)
+        return WriterContext(self.job_id, self.uid, subtask, self.parallelism, self.attempt, self.history)
+
+    def committed_since(self, attempt: int, checkpoint: int, history: str | None = None) -> list[CommittedOutput]:
+        """What the sink says was committed after that checkpoint of that attempt. Their ids are even numbers."""
+        committer = self.subject.sink.create_committer()
+        if committer is None:
+            return []
+        point = HistoryPoint(self.history if history is None else history, attempt, 2 * checkpoint)
+        try:
+            return list(committer.committed_since(self.job_id, self.uid, point))
+        finally:
+            committer.close()
 
 
 class SinkContract:
@@ -378,6 +393,23 @@ class SinkContract:
         again.run()
         if subject.exact:
             assert Counter(subject.visible()) - old == Counter(EVERYTHING)
+
+    def test_only_output_from_behind_a_checkpoint_stands_in_the_way_of_a_start_from_it(self, new_sink: NewSink) -> None:
+        """A sink need not remember what it committed. If it does, no start is refused that would repeat nothing."""
+        job = SinkJob(new_sink())
+        job.dies(Crash.AFTER_COMMIT, 2)
+        told = job.committed_since(1, 1)
+        assert job.committed_since(1, 2) == []
+        assert job.committed_since(1, 0, "another directory") == []
+        assert {(o.attempt, o.checkpoint_id) for o in told} <= {(1, 4)}
+        job.run()
+        assert job.committed_since(2, CHECKPOINTS) == []
+        later = {(2, 2 * checkpoint) for checkpoint in range(3, CHECKPOINTS + 1)}
+        now = {(o.attempt, o.checkpoint_id) for o in job.committed_since(1, 2)}
+        assert now <= later, f"it was not committed behind that checkpoint: {sorted(now - later)}"
+        if told:
+            assert (2, 2 * CHECKPOINTS) in now, "what was committed last is forgotten"
+            assert all(o.what for o in job.committed_since(1, 0))
 
     def test_two_sinks_of_one_job_do_not_take_each_other_s_output(self, new_sink: NewSink) -> None:
         subject = new_sink()

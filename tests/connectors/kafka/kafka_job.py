@@ -26,6 +26,7 @@ from headrace.connectors.kafka import (
     KafkaSource,
     SimpleStringSchema,
 )
+from headrace.datastream.overrides import Overrides, overriding
 
 ENTRY = Types.ROW_NAMED(["account", "n"], [Types.STRING(), Types.LONG()])
 
@@ -64,10 +65,11 @@ def run(settings: dict[str, Any]) -> int:
     entries = env.from_source(source_of(settings), WatermarkStrategy.no_watermarks(), "entries").uid("entries")
     counted = entries.key_by("account").process(Counting(), output_type=Types.STRING()).uid("counting")
     counted.sink_to(sink_of(settings)).uid("sink")
-    try:
-        env.execute("ledger")
-    except KeyboardInterrupt:
-        return 130
+    with overriding(Overrides(master=settings.get("master"))):
+        try:
+            env.execute("ledger")
+        except KeyboardInterrupt:
+            return 130
     return 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,10 @@ from headrace.connectors.kafka import (
     KafkaSinkBuilder,
     SimpleStringSchema,
 )
+from headrace.connectors.kafka.client import kafka
 from headrace.connectors.sink import Committer, SinkWriter, WriterContext
 from headrace.operators.sink import commit_with_retries
+from headrace.testing.kafka_broker import KafkaBroker
 
 
 def sink_builder(servers: str, topic: str, markers: str, *, timeout_ms: int = 60_000) -> KafkaSinkBuilder:
@@ -37,6 +41,7 @@ class Life:
         parallelism: int = 1,
         job: str = "job",
         uid: str = "sink",
+        history: str = "here",
     ) -> None:
         # As it travels to a process: without what belongs to another one.
         self.sink = copy.copy(sink)
@@ -45,7 +50,7 @@ class Life:
         self._in_driver(lambda committer: self._recover(committer, job, uid, parallelism, checkpoint or []))
         self.writers: list[SinkWriter] = []
         for subtask in range(parallelism):
-            writer = self.sink.create_writer(WriterContext(job, uid, subtask, parallelism, attempt))
+            writer = self.sink.create_writer(WriterContext(job, uid, subtask, parallelism, attempt, history))
             writer.open()
             self.writers.append(writer)
         committer = self.sink.create_committer()
@@ -91,3 +96,63 @@ class Life:
 
 def numbers(count: int, start: int = 0, keys: int = 3) -> list[str]:
     return [f"k{n % keys}-{n}" for n in range(start, start + count)]
+
+
+class Output:
+    """A topic under test with markers of its own, and the lives that wrote to it."""
+
+    def __init__(self, broker: KafkaBroker, topic: str) -> None:
+        self.broker = broker
+        self.topic = topic
+        self.markers = f"{topic}-markers"
+        self._lives: list[Life] = []
+
+    def builder(self, timeout_ms: int = 60_000) -> KafkaSinkBuilder:
+        return sink_builder(self.broker.bootstrap_servers, self.topic, self.markers, timeout_ms=timeout_ms)
+
+    def sink(self, timeout_ms: int = 60_000) -> KafkaSink:
+        return self.builder(timeout_ms).build()
+
+    def live(self, sink: KafkaSink, *args: Any, **more: Any) -> Life:
+        life = Life(sink, *args, **more)
+        self._lives.append(life)
+        return life
+
+    def seen(self, *, committed: bool = True) -> list[str]:
+        return [message.value().decode() for message in self.broker.read(self.topic, committed=committed)]
+
+    def shows(self, *records: str) -> bool:
+        """Whether readers see exactly these, in order. A commit is decided when it returns, and seen a moment later."""
+        deadline = time.monotonic() + 30
+        while len(seen := self.seen()) < len(records) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return seen == list(records)
+
+    def shows_in_any_order(self, *records: str) -> bool:
+        self.shows(*records)
+        return Counter(self.seen()) == Counter(records)
+
+    def open_transactions(self) -> bool:
+        """Whether readers of committed records are held up anywhere: the last stable offset is not the end."""
+        library = kafka("the test")
+        admin = self.broker.admin()
+        places = [
+            library.TopicPartition(self.topic, p) for p in admin.list_topics(self.topic).topics[self.topic].partitions
+        ]
+
+        def ends(level: Any) -> list[int]:
+            asked = {place: library.OffsetSpec.latest() for place in places}
+            found = admin.list_offsets(asked, isolation_level=level)
+            return [future.result(30).offset for future in found.values()]
+
+        return ends(library.IsolationLevel.READ_COMMITTED) != ends(library.IsolationLevel.READ_UNCOMMITTED)
+
+    def wait_until_decided(self) -> None:
+        deadline = time.monotonic() + 30  # shorter than the timeout of transactions that nobody ends
+        while self.open_transactions():
+            assert time.monotonic() < deadline, "a transaction stays open"
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        for life in self._lives:
+            life.close()

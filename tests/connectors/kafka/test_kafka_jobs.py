@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from programs import Program
+from programs import Program, kill_an_executor
 
 from headrace import Time, TumblingEventTimeWindows, Types, WatermarkStrategy
 from headrace.connectors.kafka import (
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 PROGRAM = Path(__file__).parent / "kafka_job.py"
 ACCOUNTS = 40
-RECORDS = 100_000
+RECORDS = 200_000
 
 
 class Reader:
@@ -161,6 +161,49 @@ def test_kills_of_worker_process_tree_and_broker_leave_every_record_once_and_in_
     assert problems(reader.lines, RECORDS) == [], "the reader that was there all the time"
     again = [message.value().decode() for message in kafka_broker.read(sink)]
     assert problems(again, RECORDS) == [], "a reader that comes afterwards"
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow)])
+def test_executors_killed_one_after_the_other_leave_every_record_once_and_in_order(
+    kafka_broker: KafkaBroker, new_topic: Callable[..., str], tmp_path: Path, programs: list[Program], kills: int
+) -> None:
+    source, sink = new_topic("entries", partitions=2), new_topic("counts", partitions=2)
+    settings = {
+        "directory": str(tmp_path),
+        "servers": kafka_broker.bootstrap_servers,
+        "source": source,
+        "sink": sink,
+        "master": "local-cluster[2,4,1024]",
+    }
+    reader = Reader(kafka_broker.bootstrap_servers, sink)
+    job = Program(settings, program=PROGRAM)
+    programs.append(job)
+    part = 20_000
+    records = part * (kills + 1)
+
+    def alive() -> None:
+        assert job.process.poll() is None, job.tail()
+
+    try:
+        for killed in range(kills + 1):
+            kafka_broker.produce(source, entries(killed * part, (killed + 1) * part))
+            # In the middle of the new records, as far as a reader sees.
+            reader.wait_for(killed * part + 1, alive)
+            if killed < kills:
+                job.wait_until(lambda status: status["status"] == "RUNNING")
+                kill_an_executor(job)
+                job.wait_until(lambda status, wanted=killed + 1: status["restarts"] >= wanted)  # type: ignore[misc]
+        reader.wait_for(records, alive)
+        completed = job.status()["checkpoints_completed"]
+        job.wait_until(lambda status: status["checkpoints_completed"] >= completed + 2)
+        os.kill(job.process.pid, signal.SIGINT)
+        assert job.finish() == 130, job.tail()
+    finally:
+        reader.close()
+    assert problems(reader.lines, records) == [], "the reader that was there all the time"
+    again = [message.value().decode() for message in kafka_broker.read(sink)]
+    assert problems(again, records) == [], "a reader that comes afterwards"
 
 
 ENTRY = Types.ROW_NAMED(["account", "amount", "ts"], [Types.STRING(), Types.LONG(), Types.LONG()])

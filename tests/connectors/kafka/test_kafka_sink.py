@@ -4,79 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from sink_lives import Life, numbers, sink_builder
+from sink_lives import Life, Output, numbers
 
-from headrace.connectors.kafka import KafkaSink, KafkaSinkBuilder
+from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.kafka.client import kafka
 from headrace.errors import CommitOutcomeUnknownError, ConfigurationError, FencedError
 from headrace.testing.kafka_broker import KafkaBroker
 
 NewTopic = Callable[..., str]
-
-
-class Output:
-    """A topic under test with markers of its own, and the lives that wrote to it."""
-
-    def __init__(self, broker: KafkaBroker, topic: str) -> None:
-        self.broker = broker
-        self.topic = topic
-        self.markers = f"{topic}-markers"
-        self._lives: list[Life] = []
-
-    def builder(self, timeout_ms: int = 60_000) -> KafkaSinkBuilder:
-        return sink_builder(self.broker.bootstrap_servers, self.topic, self.markers, timeout_ms=timeout_ms)
-
-    def sink(self, timeout_ms: int = 60_000) -> KafkaSink:
-        return self.builder(timeout_ms).build()
-
-    def live(self, sink: KafkaSink, *args: Any, **more: Any) -> Life:
-        life = Life(sink, *args, **more)
-        self._lives.append(life)
-        return life
-
-    def seen(self, *, committed: bool = True) -> list[str]:
-        return [message.value().decode() for message in self.broker.read(self.topic, committed=committed)]
-
-    def shows(self, *records: str) -> bool:
-        """Whether readers see exactly these, in order. A commit is decided when it returns, and seen a moment later."""
-        deadline = time.monotonic() + 30
-        while len(seen := self.seen()) < len(records) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return seen == list(records)
-
-    def shows_in_any_order(self, *records: str) -> bool:
-        self.shows(*records)
-        return Counter(self.seen()) == Counter(records)
-
-    def open_transactions(self) -> bool:
-        """Whether readers of committed records are held up anywhere: the last stable offset is not the end."""
-        library = kafka("the test")
-        admin = self.broker.admin()
-        places = [
-            library.TopicPartition(self.topic, p) for p in admin.list_topics(self.topic).topics[self.topic].partitions
-        ]
-
-        def ends(level: Any) -> list[int]:
-            asked = {place: library.OffsetSpec.latest() for place in places}
-            found = admin.list_offsets(asked, isolation_level=level)
-            return [future.result(30).offset for future in found.values()]
-
-        return ends(library.IsolationLevel.READ_COMMITTED) != ends(library.IsolationLevel.READ_UNCOMMITTED)
-
-    def wait_until_decided(self) -> None:
-        deadline = time.monotonic() + 30  # shorter than the timeout of transactions that nobody ends
-        while self.open_transactions():
-            assert time.monotonic() < deadline, "a transaction stays open"
-            time.sleep(0.1)
-
-    def close(self) -> None:
-        for life in self._lives:
-            life.close()
 
 
 @pytest.fixture
@@ -357,3 +295,36 @@ def test_a_marker_behind_another_jobs_open_transaction_is_waited_for(output: Out
     recovering.join(120)
     assert not recovering.is_alive()
     assert output.shows(*numbers(10))
+
+
+def test_markers_tell_what_was_committed_behind_a_checkpoint_and_count_each_history_for_itself(output: Output) -> None:
+    sink = output.sink()
+
+    def since(attempt: int, checkpoint_id: int, history: str = "here") -> list[tuple[int, int]]:
+        committer = sink.create_committer()
+        assert committer is not None
+        found = committer.committed_since("job", "sink", HistoryPoint(history, attempt, checkpoint_id))
+        committer.close()
+        return [(committed.attempt, committed.checkpoint_id) for committed in found]
+
+    sink.preflight()
+    assert since(1, 1) == [], "nobody has ever written"
+    first = output.live(sink, parallelism=2)
+    for checkpoint_id in (5, 6):
+        first.write(*numbers(10), subtask=0)
+        first.write("k-1", subtask=checkpoint_id % 2)
+        first.barrier(checkpoint_id)
+        first.complete(checkpoint_id)
+    first.write("k-open")
+    assert since(1, 4) == [(1, 5), (1, 6)]
+    assert since(1, 5) == [(1, 6)]
+    assert since(1, 6) == since(2, 1) == since(1, 4, "elsewhere") == []
+    # What the dead one had open is ended by the question, and it cannot go on.
+    output.wait_until_decided()
+    checkpoint = [*first.barrier(7)]
+    second = output.live(sink, 2, checkpoint, parallelism=2)
+    assert since(1, 6) == [(1, 7)], "sent again by recovery, under the name of who wrote it"
+    second.write("k-2")
+    second.barrier(8)
+    second.complete(8)
+    assert since(1, 7) == [(2, 8)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headrace import StreamExecutionEnvironment, Time, WatermarkStrategy
 from headrace.connectors.kafka import (
     JsonRowDeserializationSchema,
     KafkaDataLossError,
@@ -22,6 +23,8 @@ from headrace.connectors.kafka import (
 from headrace.connectors.kafka.client import kafka
 from headrace.connectors.source import Boundedness
 from headrace.errors import RecordError
+from headrace.operators.source import SourceOperator
+from headrace.testing import JobHarness
 from headrace.testing.kafka_broker import KafkaBroker
 from headrace.testing.source_driver import SourceDriver, SourceSnapshot
 from headrace.types.information import Types
@@ -319,3 +322,56 @@ def test_reading_goes_on_by_itself_after_the_broker_was_killed_and_came_back(
     broker.produce(topic, numbered(100, 100))
     run_until(driver, lambda: len(driver.records) >= 200, discovering=True)
     assert driver.values == [f"v{n}" for n in range(200)]
+
+
+def test_a_paused_partition_gives_nothing_and_goes_on_where_it_was(kafka_driving: Driving, new_topic: NewTopic) -> None:
+    topic = new_topic(partitions=2)
+    for partition in (0, 1):
+        kafka_driving.broker.produce(topic, [("k", f"{partition}:{n}") for n in range(30_000)], partition)
+    driver = kafka_driving.drive(kafka_driving.builder(topic).set_bounded(LATEST).build())
+    read_some(driver, 500)
+    (reader,) = driver.readers
+    (paused,) = {split.split_id for split in reader.snapshot() if split.partition == 0}
+    reader.pause_splits({paused})
+    before = sum(record.split_id == paused for record in driver.records)
+    run_until(driver, lambda: len(driver.records) == before + 30_000)
+    assert sum(record.split_id == paused for record in driver.records) == before
+    reader.pause_splits(set())
+    values = read_to_the_end(driver, limit=5_000)
+    for partition in (0, 1):
+        own = [int(value.split(":")[1]) for value in values if value.startswith(f"{partition}:")]
+        assert own == list(range(30_000))
+
+
+def test_a_partition_that_is_far_ahead_waits_for_the_slow_one(kafka_driving: Driving, new_topic: NewTopic) -> None:
+    topic = new_topic(partitions=2)
+    broker = kafka_driving.broker
+    fast, after = 60_000, 20
+    broker.produce(topic, [("k", f"fast:{second}") for second in range(fast)], 0)
+    broker.produce(topic, [("k", f"slow:{second}") for second in range(after)], 1)
+    strategy = (
+        WatermarkStrategy.for_monotonous_timestamps()
+        .with_timestamp_assigner(lambda value, _: int(value.split(":")[1]) * 1_000)
+        .with_watermark_alignment("seconds", Time.seconds(100))
+    )
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    stream = env.from_source(kafka_driving.builder(topic).build(), strategy, "seconds").uid("seconds")
+    with JobHarness(stream) as job:
+        (source,) = job.operators("seconds")
+        assert isinstance(source, SourceOperator)
+        aligner = source._aligner
+        assert aligner is not None
+        job.wait_until(lambda: bool(aligner.waiting) and after <= source.records, "the fast partition to wait")
+        job.wait_until(lambda: source._trackers[f"{topic}-1"].watermark == (after - 1) * 1_000 - 1, "the slow one")
+        read = source.records
+        for _ in range(200):
+            job.run()
+        assert source.records == read < fast, "paused is paused"
+        broker.produce(topic, [("k", f"slow:{fast + 1_000}")], 1)
+        job.wait_until(lambda: source.records == fast + after + 1, "all records")
+        job.checkpoint()
+        for name in ("fast", "slow"):
+            own = [int(value.split(":")[1]) for value in job.results if value.startswith(name)]
+            assert own == sorted(own)
+            assert len(own) == (fast if name == "fast" else after + 1)

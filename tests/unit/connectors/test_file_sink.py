@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.files import BucketAssigner, Encoder, FileSink, FileSource, OutputFileConfig, RollingPolicy
 from headrace.connectors.files import sink as file_sink
 from headrace.connectors.files.buckets import DateTimeBuckets
@@ -199,7 +200,77 @@ def test_any_job_and_operator_name_makes_a_file_name(tmp_path: Path, name: str) 
     assert "/" not in safe_name(name)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     sink.create_committer().abort_leftovers(name, name, 2, [])
-    assert staged(tmp_path / "out") == []
+    assert [path.name for path in staged(tmp_path / "out")] == [f"{safe_name(name)}.all.committed"]
+
+
+# What was committed
+
+
+def committed(sink: FileSink, checkpoint: int, attempt: int = 1, history: str = "here", value: str = "a") -> str:
+    """The name under which one record of that checkpoint is visible."""
+    before = visible(sink.path)
+    writer = sink.create_writer(WriterContext("job", "sink", 0, 2, attempt, history))
+    writer.open()
+    writer.write(value, None)
+    sink.create_committer().commit(writer.prepare_commit(checkpoint))
+    (new,) = set(visible(sink.path)) - set(before)
+    return str(new)
+
+
+def since(sink: FileSink, attempt: int, checkpoint: int, history: str = "here") -> list[str]:
+    found = sink.create_committer().committed_since("job", "sink", HistoryPoint(history, attempt, checkpoint))
+    return [output.what for output in found]
+
+
+def test_files_of_later_checkpoints_and_attempts_of_one_history_are_named_in_order(tmp_path: Path) -> None:
+    sink = FileSink.text(tmp_path)
+    names = [committed(sink, 3), committed(sink, 4), committed(sink, 5, attempt=2)]
+    committed(sink, 9, history="elsewhere")
+
+    assert since(sink, 1, 2) == names
+    assert since(sink, 1, 3) == names[1:]
+    assert since(sink, 1, 9) == names[2:]
+    assert since(sink, 2, 5) == []
+    assert since(sink, 0, 0, "never heard of") == []
+
+
+def test_what_older_attempts_committed_is_remembered_after_recovery_and_after_a_reader_took_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.connectors.files.staging.NOTES_KEPT", 3)
+    sink = FileSink.text(tmp_path)
+    names = [committed(sink, checkpoint) for checkpoint in range(1, 6)]
+    for attempt in (2, 3):
+        sink.create_committer().abort_leftovers("job", "sink", attempt, [])
+    for name in names:
+        Path(name).unlink()
+
+    assert since(sink, 1, 3) == names[3:]
+    assert since(sink, 1, 0) == names[2:], "the newest three are kept"
+    assert len(staged(tmp_path)) == 1
+
+
+def test_a_checkpoint_whose_files_a_reader_took_away_long_ago_is_still_known_to_be_committed(tmp_path: Path) -> None:
+    sink = FileSink.text(tmp_path)
+    items = prepared(sink, ["a"])
+    sink.create_committer().commit(items)
+    sink.create_committer().abort_leftovers("job", "sink", 2, [])
+    visible(tmp_path)[0].unlink()
+
+    sink.create_committer().commit(items)
+
+    assert visible(tmp_path) == []
+
+
+def test_half_a_line_in_a_ledger_spoils_no_other(tmp_path: Path) -> None:
+    sink = FileSink.text(tmp_path)
+    first = committed(sink, 1)
+    (ledger,) = staged(tmp_path)
+    with ledger.open("a") as torn:
+        torn.write('\n["here",1,2,"par')
+    sink.staging.append(str(ledger.relative_to(tmp_path)), b'\n["here",1,3,"part-x"]\n')
+
+    assert since(sink, 1, 0) == [first, f"{tmp_path}/part-x"]
 
 
 # Formats

@@ -1,8 +1,8 @@
 """The file sink: exactly-once files by two-phase commit.
 
-Records go into files under `<path>/.staging`; at the barrier the files are closed and synced; when the checkpoint is
-complete they get their final names. What a reader sees is always complete and never changes. See `files/staging.py`
-for names and steps.
+Records go into files under `<path>/.staging`; at the barrier the files are closed and made durable; when the checkpoint
+is complete they get their final names. What a reader sees is always complete and never changes. See `files/staging.py`
+for names and steps. The path is a folder, or a place in S3.
 
 The files of one checkpoint appear one after the other, not in one instant: a crash in between leaves some for
 recovery to show.
@@ -10,7 +10,6 @@ recovery to show.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import secrets
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from headrace.connectors.files import staging
+from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.files.buckets import BasePath, BucketAssigner, checked_bucket
 from headrace.connectors.files.encoders import (
     CsvEncoder,
@@ -31,16 +30,17 @@ from headrace.connectors.files.encoders import (
     PartEncoder,
 )
 from headrace.connectors.files.listing import local_path
+from headrace.connectors.files.local_staging import LocalStaging
 from headrace.connectors.files.rolling import RollingPolicy
 from headrace.connectors.files.source import PathLike
-from headrace.connectors.files.staging import STAGING, FileTransaction, PreparedFile
-from headrace.connectors.sink import Committer, WriterContext
+from headrace.connectors.files.staging import LEDGER_SUFFIX, FileTransaction, PreparedFile, Staging, stem_of
+from headrace.connectors.sink import CommittedOutput, Committer, WriterContext
 from headrace.connectors.two_phase import TwoPhaseCommitSink, TwoPhaseCommitter
-from headrace.errors import ConfigurationError
+from headrace.errors import CommitFailedError, ConfigurationError
 from headrace.types.information import TypeLike, type_of
 
 MAX_OPEN_FILES = 64
-WRITE_BUFFER = 256 * 1024
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
     """Writes files that appear when their checkpoint is complete.
 
         FileSink.json_lines("alerts/")
+        FileSink.parquet("s3://bucket/alerts", row_type)                   needs headrace[s3]
         FileSink.for_row_format("alerts/", Encoder.simple_string_encoder()).with_bucket_assigner(…).build()
 
     The setters change this sink and return it, so that PyFlink's chains of calls work; `build` returns it as it is.
@@ -77,11 +78,18 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
     transaction_type = FileTransaction
 
     def __init__(self, path: PathLike, output_format: OutputFormat) -> None:
-        self.path = Path(local_path(path))
+        self.staging = staging_at(path)
         self.format = output_format
         self.buckets: BucketAssigner = BasePath()
         self.rolling = RollingPolicy()
         self.names = OutputFileConfig()
+
+    @property
+    def path(self) -> Path:
+        """The folder that is written to."""
+        if not isinstance(self.staging, LocalStaging):
+            raise ConfigurationError(f"{self.staging.shown} is no folder of this machine. Use describe().")
+        return self.staging.base
 
     @classmethod
     def for_row_format(cls, base_path: PathLike, encoder: Encoder) -> FileSink:
@@ -137,23 +145,16 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
         return self
 
     def describe(self) -> str:
-        return f"{self.format.name} files in {self.path}"
+        return f"{self.format.name} files in {self.staging.shown}"
 
     def preflight(self) -> None:
         super().preflight()
-        probe = self.path / STAGING / f"preflight-{secrets.token_hex(6)}"
-        missing = [folder for folder in probe.parents if not folder.exists()]
         try:
-            probe.parent.mkdir(parents=True, exist_ok=True)
-            probe.touch()
-            probe.unlink()
-            # Something else may refuse the job yet: leave nothing behind.
-            for folder in missing:
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            self.staging.check()
         except OSError as error:
             raise ConfigurationError(
-                f"FileSink cannot write to {self.path}: {error.strerror}. Make the folder writable, or choose another."
+                f"FileSink cannot write to {self.staging.shown}: {error.strerror or error}. Make it writable, or "
+                "choose another place."
             ) from error
 
     # What a task does.
@@ -162,12 +163,11 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
         self._mark = secrets.token_hex(6)
         self._counter = 0
         self._parts: dict[str, _Part] = {}
-        job, uid = staging.safe_name(context.job_id), staging.safe_name(context.uid)
-        self._stem = f"{STAGING}/{job}/{uid}-{context.subtask}-a{context.attempt}-{self._mark}"
-        (self.path / self._stem).parent.mkdir(parents=True, exist_ok=True)
+        self._stem = stem_of(context.job_id, context.uid, context.subtask, context.attempt, self._mark)
 
     def begin(self) -> FileTransaction:
-        return FileTransaction(f"{self._stem}{staging.LEDGER_SUFFIX}", [])
+        context = self.context
+        return FileTransaction(f"{self._stem}{LEDGER_SUFFIX}", [], attempt=context.attempt, history=context.history)
 
     def invoke(self, txn: FileTransaction, value: Any, timestamp: int | None) -> None:
         self._write(txn, self.buckets.bucket_of(value, timestamp), (value,))
@@ -186,13 +186,14 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
     def pre_commit(self, txn: FileTransaction) -> None:
         for bucket in list(self._parts):
             self._close_part(txn, bucket)
-        staging.sync_folder((self.path / self._stem).parent)
+        txn.checkpoint_id = self.checkpoint_id
+        self.staging.sync(self._stem)
 
     def abort(self, txn: FileTransaction) -> None:
         for part in self._parts.values():
             part.give_up()
         self._parts.clear()
-        staging.discard(self.path, txn)
+        self.staging.discard(txn)
 
     def _write(self, txn: FileTransaction, bucket: str, values: Sequence[Any]) -> None:
         part = self._parts.pop(bucket, None)
@@ -213,7 +214,7 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
         self._counter += 1
         suffix = self.format.suffix if self.names.part_suffix is None else self.names.part_suffix
         name = f"{self.names.part_prefix}-{context.subtask}-{context.attempt}-{number}-{self._mark}{suffix}"
-        return _Part(self.path, f"{self._stem}-{number}", os.path.join(bucket, name), self.format)
+        return _Part(self.staging, f"{self._stem}-{number}", os.path.join(bucket, name), self.format)
 
     def _close_part(self, txn: FileTransaction, bucket: str) -> None:
         txn.files.append(self._parts.pop(bucket).prepare())
@@ -221,33 +222,49 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
     # What a committer does, beside the task or in the driver.
 
     def commit(self, txn: FileTransaction) -> None:
-        staging.commit(self.path, txn)
+        self.staging.commit(txn)
 
     def recover_and_abort(self, txn: FileTransaction) -> None:
-        staging.discard(self.path, txn)
+        self.staging.discard(txn)
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        return self.staging.committed_since(job_id, uid, point)
 
     def create_committer(self) -> Committer:
         return _FileCommitter(self, self._live_writers())
 
 
+def staging_at(path: PathLike) -> Staging:
+    """Where a sink writes whose path this is: a plain path, a `file://` URI, or `s3://bucket/prefix`."""
+    text = os.fspath(path)
+    if text.startswith(_S3_SCHEMES):
+        # Loaded when it is used: most programs write to no bucket.
+        from headrace.connectors.files.s3_staging import S3Staging
+
+        return S3Staging(text)
+    return LocalStaging(Path(local_path(path)))
+
+
 class _FileCommitter(TwoPhaseCommitter[FileTransaction]):
     def __init__(self, sink: FileSink, live: set[str]) -> None:
         super().__init__(sink, live)
-        self._path = sink.path
+        self._staging = sink.staging
 
     def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:
         # File by file: a transaction that was never prepared is known by its files alone.
-        staging.remove_leftovers(self._path, job_id, uid, attempt, self.transactions(keep))
+        try:
+            self._staging.remove_leftovers(job_id, uid, attempt, self.transactions(keep))
+        except OSError as error:
+            raise CommitFailedError(f"What older attempts left in {self._staging.shown} stays: {error}.") from error
 
 
 class _Part:
     """A file being written. It hashes what it writes, so that a commit can tell its own file from another."""
 
-    def __init__(self, base: Path, staged: str, final: str, output_format: OutputFormat) -> None:
-        self._base = base
+    def __init__(self, staging: Staging, staged: str, final: str, output_format: OutputFormat) -> None:
         self._staged = staged
         self._final = final
-        self._file = open(base / staged, "xb", buffering=WRITE_BUFFER)  # noqa: SIM115 - closed by prepare or give_up
+        self._file = staging.create(staged)
         self._hash = hashlib.sha256()
         self._since = time.monotonic()
         self.size = 0
@@ -259,14 +276,11 @@ class _Part:
     def prepare(self) -> PreparedFile:
         """Complete the file, make it durable and close it."""
         self.encoder.finish()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+        self._file.finish()
         return PreparedFile(self._staged, self._final, self.size, self._hash.digest())
 
     def give_up(self) -> None:
-        self._file.close()
-        (self._base / self._staged).unlink(missing_ok=True)
+        self._file.give_up()
 
     # What encoders, Arrow's among them, see of it: a binary file that only grows.
 

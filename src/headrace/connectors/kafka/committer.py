@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.kafka.errors import KafkaUnavailableError
 from headrace.connectors.kafka.markers import Markers, Owner
 from headrace.connectors.kafka.prepared import CommitPoint, TransactionHeader, header_of
@@ -23,7 +24,7 @@ from headrace.connectors.kafka.transactions import (
     end_transactions,
     transactional_id,
 )
-from headrace.connectors.sink import Committer
+from headrace.connectors.sink import CommittedOutput, Committer
 from headrace.errors import CommitFailedError, CommitOutcomeUnknownError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -68,6 +69,15 @@ class KafkaCommitter(Committer):
         try:
             self._recovering = _Recovery(self._sink, job_id, uid, attempt, parallelism)
             self._recovering.begin()
+        except KafkaUnavailableError as error:
+            raise CommitFailedError(str(error)) from error
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        recovery = _Recovery(self._sink, job_id, uid, point.attempt, 0)
+        try:
+            # Ends what the dead left open: markers behind it could not be read. Whoever starts sends it again.
+            recovery.begin()
+            return recovery.committed_since(point)
         except KafkaUnavailableError as error:
             raise CommitFailedError(str(error)) from error
 
@@ -130,6 +140,22 @@ class _Recovery:
         foreign = before is not None and not self._is_ours(before)
         self._markers.write_owner(self._prefix, owner, forget_shards=shards if foreign else 0)  # Step 4
 
+    def committed_since(self, point: HistoryPoint) -> list[CommittedOutput]:
+        """Shards whose newest marker of that history is newer than the point, the newest last."""
+        if self._before is None:
+            return []
+        newer = [
+            (*committed, shard)
+            for shard, committed in self._markers.committed(self._prefix, point.history).items()
+            if committed > CommitPoint(point.attempt, point.checkpoint_id)
+        ]
+        return [
+            CommittedOutput(
+                attempt, checkpoint, f"transactions of {self._prefix}-{shard} up to checkpoint {checkpoint}"
+            )
+            for attempt, checkpoint, shard in sorted(newer)
+        ]
+
     def send_missing(self, items: Sequence[bytes]) -> None:
         """Step 3. Items of one shard come in order."""
         headers = [header_of(item) for item in items]
@@ -141,7 +167,7 @@ class _Recovery:
                 self._send_missing(prefix, mine)
 
     def _send_missing(self, prefix: str, items: Sequence[tuple[TransactionHeader, bytes]]) -> None:
-        markers = Markers(items[0][0].markers, self._settings)
+        markers = Markers(items[0][0].markers, self._settings, items[0][0].history)
         committed = markers.committed(prefix)
         producers: dict[int, TransactionalProducer] = {}
         for header, item in items:

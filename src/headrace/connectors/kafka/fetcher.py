@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
@@ -100,6 +101,16 @@ class Fetcher:
     def unassign(self, partition: Partition) -> None:
         """That partition is read to where it was to be read."""
         self._orders.append(lambda: self._end(partition))
+
+    def pause(self, partitions: AbstractSet[Partition]) -> None:
+        """Fetch nothing of these for now. What was fetched before may still be taken."""
+        if partitions:
+            self._orders.append(lambda: self._switch(self._consumer.pause, partitions))
+
+    def resume(self, partitions: AbstractSet[Partition]) -> None:
+        """Fetch these again, from where they were left."""
+        if partitions:
+            self._orders.append(lambda: self._switch(self._consumer.resume, partitions))
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Tell the group; trouble with that is logged once and has no further effect."""
@@ -260,6 +271,9 @@ class Fetcher:
     def _end(self, partition: Partition) -> None:
         if self._positions.pop(partition, None) is not None:
             self._consumer.incremental_unassign([self._library.TopicPartition(*partition)])
+
+    def _switch(self, how: Callable[[list[Any]], None], partitions: AbstractSet[Partition]) -> None:
+        how([self._library.TopicPartition(*partition) for partition in partitions if partition in self._positions])
 
     def _commit(self, positions: Mapping[Partition, int]) -> None:
         offsets: Sequence[Any] = [self._library.TopicPartition(t, n, offset) for (t, n), offset in positions.items()]

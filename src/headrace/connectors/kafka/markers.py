@@ -2,7 +2,7 @@
 
     key                   value (JSON)
     owner:<prefix>        {"job", "uid", "attempt", "shards", "pool", "token"}   plain, by the driver of each attempt
-    shard:<prefix>:<n>    {"attempt", "checkpoint"}                              part of the shard's transaction
+    shard:<prefix>:<n>    {"attempt", "checkpoint", "history"}                   part of the shard's transaction
 
 A marker is visible exactly when the records of its transaction are. Group offsets would do the same, but expire.
 
@@ -44,14 +44,18 @@ class Owner(msgspec.Struct, frozen=True):
 class _Point(msgspec.Struct, frozen=True):
     attempt: int
     checkpoint: int
+    history: str = ""
+    """Whose numbers these are."""
 
 
 class Markers:
     """The marker topic as one sink sees it. Every call connects anew; none is on the path of a record."""
 
-    def __init__(self, topic: str, settings: KafkaSettings) -> None:
+    def __init__(self, topic: str, settings: KafkaSettings, history: str = "") -> None:
+        """`history`: whose numbers the markers hold that are made here."""
         self.topic = topic
         self._settings = settings
+        self._history = history
 
     def create_topic(self) -> None:
         """Make the topic if it is missing: compacted, with the brokers' own replication."""
@@ -77,7 +81,9 @@ class Markers:
 
     def marker(self, prefix: str, subtask: int, point: CommitPoint) -> tuple[bytes, bytes]:
         """Key and value of the record that goes into a transaction."""
-        return _shard_key(prefix, subtask), msgspec.json.encode(_Point(point.attempt, point.checkpoint_id))
+        return _shard_key(prefix, subtask), msgspec.json.encode(
+            _Point(point.attempt, point.checkpoint_id, self._history)
+        )
 
     def partition(self, prefix: str, count: int) -> int:
         """All records about one prefix stand in one partition, in order."""
@@ -88,14 +94,18 @@ class Markers:
         last = self._read(committed=False).get(_owner_key(prefix))
         return None if last is None else msgspec.json.decode(last, type=Owner)
 
-    def committed(self, prefix: str) -> dict[int, CommitPoint]:
-        """How far each shard's output is visible. The ids of all dead shards must have been ended before."""
+    def committed(self, prefix: str, history: str | None = None) -> dict[int, CommitPoint]:
+        """How far each shard's output is visible; in one history, if it is named.
+
+        The ids of all dead shards must have been ended before.
+        """
         start = _shard_key(prefix, 0)[:-1]
         points = {}
         for key, value in self._read(committed=True).items():
             if key.startswith(start):
                 point = msgspec.json.decode(value, type=_Point)
-                points[int(key[len(start) :])] = CommitPoint(point.attempt, point.checkpoint)
+                if history in (None, point.history):
+                    points[int(key[len(start) :])] = CommitPoint(point.attempt, point.checkpoint)
         return points
 
     def write_owner(self, prefix: str, owner: Owner, *, forget_shards: int = 0) -> None:

@@ -49,6 +49,8 @@ class TransactionHeader(msgspec.Struct, frozen=True, array_like=True):
     records: int
     owned: bool = False
     """The marker topic named an owner when it was written: if it names none any more, markers were lost."""
+    history: str = ""
+    """Whose numbers attempt and checkpoint are."""
 
     @property
     def point(self) -> CommitPoint:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -47,6 +49,8 @@ RecordDeserializer = Callable[[KafkaRecord], Any]
 class KafkaReader(SourceReader[KafkaSplit]):
     """`skipped` counts records left out because they could not be read, `tombstones` those without a value."""
 
+    pauses_splits = True
+
     def __init__(
         self,
         context: ReaderContext,
@@ -73,6 +77,9 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._no_more = False
         self._chunk: Chunk | None = None
         self._at = 0
+        self._paused: set[Partition] = set()
+        self._held: dict[Partition, deque[tuple[Chunk, int]]] = {}
+        """Of partitions that are or were paused: what was fetched already, each from which message on."""
         self._saved: dict[int, dict[Partition, int]] = {}
         self.skipped = 0
         self.tombstones = 0
@@ -119,12 +126,12 @@ class KafkaReader(SourceReader[KafkaSplit]):
                 return PollStatus.ENDED if self._no_more else PollStatus.NEEDS_SPLIT
             chunk = self._chunk
             if chunk is None:
-                chunk = self._fetcher.take()
+                chunk, self._at = self._taken()
                 if chunk is None:
                     if self._fetcher.error is not None:
                         raise self._fetcher.error
                     return PollStatus.IDLE
-                self._chunk, self._at = chunk, 0
+                self._chunk = chunk
             split = self._splits.get(chunk.partition)
             if split is None:
                 self._chunk = None  # it was read to its end already
@@ -132,6 +139,31 @@ class KafkaReader(SourceReader[KafkaSplit]):
             batch = self._next(split, chunk, limit)
             if batch is not None:
                 return batch
+
+    def pause_splits(self, paused: AbstractSet[str]) -> None:
+        partitions = {partition for partition, split in self._splits.items() if split.split_id in paused}
+        if self._chunk is not None and self._chunk.partition in partitions:
+            # In front of what was held of it before: it was taken from there.
+            self._held.setdefault(self._chunk.partition, deque()).appendleft((self._chunk, self._at))
+            self._chunk = None
+        self._fetcher.pause(partitions - self._paused)
+        self._fetcher.resume(self._paused - partitions)
+        self._paused = partitions
+
+    def _taken(self) -> tuple[Chunk | None, int]:
+        """The next chunk of a partition that is not paused, and where in it to go on."""
+        for partition, held in self._held.items():
+            if partition not in self._paused:
+                first = held.popleft()
+                if not held:
+                    del self._held[partition]
+                return first
+        while (chunk := self._fetcher.take()) is not None:
+            if chunk.partition not in self._paused:
+                return chunk, 0
+            # It was on its way when the partition was paused.
+            self._held.setdefault(chunk.partition, deque()).append((chunk, 0))
+        return None, 0
 
     def idle_until(self) -> float | None:
         return time.monotonic() + LOOK_AGAIN_S
@@ -180,6 +212,8 @@ class KafkaReader(SourceReader[KafkaSplit]):
 
     def _finish(self, partition: Partition) -> None:
         del self._splits[partition]
+        self._paused.discard(partition)
+        self._held.pop(partition, None)
         self._chunk = None
         self._fetcher.unassign(partition)
 
@@ -234,7 +268,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}… ({len(shown)} characters)"
         text = f"{split.topic}, partition {split.partition}, offset {message.offset()} cannot be read: {error}. "
         text += f"Its value is {shown}."
-        if self._on_error == "fail":
+        if self._on_error == "fail" and not (self._values is not None and self._values.skips_bad_records):
             raise RecordError(
                 f'{text} Repair the producer, or set_on_error("skip") to leave such records out.'
             ) from error

@@ -69,12 +69,14 @@ class Shard:
         pool: int,
         settings: KafkaSettings,
         markers: Markers,
+        history: str = "",
     ) -> None:
         self.prefix = prefix
         self.subtask = subtask
         self.attempt = attempt
         self.job_id = job_id
         self.uid = uid
+        self._history = history
         self._shards = shards
         self._pool = pool
         self._settings = settings
@@ -155,6 +157,7 @@ class Shard:
             markers=self.markers.topic,
             records=transaction.log.counted(),
             owned=self._token is not None,
+            history=self._history,
         )
         payload = transaction.log.seal(header)
         if transaction.producer is not None and (self._behind or transaction.overtaken):

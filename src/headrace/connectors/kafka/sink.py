@@ -99,7 +99,8 @@ class KafkaSink(Sink):
             attempt=context.attempt,
             pool=self.pool_size,
             settings=self.settings,
-            markers=Markers(self.marker_topic, self.settings),
+            markers=Markers(self.marker_topic, self.settings, context.history),
+            history=context.history,
         )
         self._shards[shard.job_id, shard.uid, shard.subtask] = shard
         return ExactlyOnceWriter(shard, self.schema, self.settings, self._forget)

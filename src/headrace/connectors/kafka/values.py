@@ -21,6 +21,7 @@ import msgspec
 
 from headrace.connectors.files.encoders import plain_json
 from headrace.connectors.files.json_lines import json_decoder, json_finisher
+from headrace.connectors.kafka.json_schema import type_of_json_schema
 from headrace.errors import ConfigurationError, MissingDependencyError, RecordError
 from headrace.types.information import RowType, TypeInformation, TypeLike, Types, type_of
 from headrace.types.rows import Row
@@ -28,6 +29,9 @@ from headrace.types.rows import Row
 
 class DeserializationSchema(ABC):
     """Bytes to values. Travels to the tasks; may keep caches that it makes there."""
+
+    skips_bad_records: bool = False
+    """Whether bad records are left out, even if the source would fail."""
 
     @property
     def produced_type(self) -> TypeInformation | None:
@@ -100,11 +104,25 @@ class RawBytesSchema(DeserializationSchema, SerializationSchema):
 
 class JsonRowDeserializationSchema(DeserializationSchema):
     """With a row type: objects with these fields; a missing one is None, further ones are ignored, another type is a
-    bad record. Without a type: dicts, lists and the like."""
+    bad record. Without a type: dicts, lists and the like.
 
-    def __init__(self, type_info: TypeLike | None = None) -> None:
+    fail_on_missing_field: an object that lacks a field is a bad record too.
+    ignore_parse_errors: bad records are left out and counted, whatever the source does with those of other schemas.
+    """
+
+    def __init__(
+        self,
+        type_info: TypeLike | None = None,
+        *,
+        fail_on_missing_field: bool = False,
+        ignore_parse_errors: bool = False,
+    ) -> None:
         self.type_info = None if type_info is None else type_of(type_info)
         json_decoder(self.type_info)  # refuses a type that JSON cannot hold while the program is being written
+        self.fail_on_missing_field = fail_on_missing_field
+        self.skips_bad_records = ignore_parse_errors
+        if fail_on_missing_field and not isinstance(self.type_info, RowType):
+            raise ConfigurationError("fail_on_missing_field goes with a row type, whose fields can be missing.")
 
     @staticmethod
     def builder() -> _JsonBuilder:
@@ -115,9 +133,17 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         return self.type_info
 
     def deserialize(self, value: bytes) -> Any:
+        if self.fail_on_missing_field:
+            assert isinstance(self.type_info, RowType)
+            given = msgspec.json.decode(value)
+            missing = [name for name in self.type_info.names if not isinstance(given, dict) or name not in given]
+            if missing:
+                raise RecordError(f"A JSON object lacks {', '.join(missing)}.")
         return json_finisher(self.type_info)([json_decoder(self.type_info).decode(value)])[0]
 
     def deserialize_all(self, values: Sequence[bytes]) -> list[Any]:
+        if self.fail_on_missing_field:
+            return list(map(self.deserialize, values))
         decoder = json_decoder(self.type_info)
         try:
             # One call for all: a value that is spread over lines makes the number wrong, or the text unreadable.
@@ -134,13 +160,30 @@ class _JsonBuilder:
 
     def __init__(self) -> None:
         self._type: TypeLike | None = None
+        self._fail_on_missing = False
+        self._ignore_errors = False
 
     def type_info(self, type_info: TypeLike) -> _JsonBuilder:
         self._type = type_info
         return self
 
+    def json_schema(self, json_schema: str) -> _JsonBuilder:
+        """The type of a JSON schema: objects, arrays and plain values."""
+        self._type = type_of_json_schema(json_schema)
+        return self
+
+    def fail_on_missing_field(self) -> _JsonBuilder:
+        self._fail_on_missing = True
+        return self
+
+    def ignore_parse_errors(self) -> _JsonBuilder:
+        self._ignore_errors = True
+        return self
+
     def build(self) -> JsonRowDeserializationSchema:
-        return JsonRowDeserializationSchema(self._type)
+        return JsonRowDeserializationSchema(
+            self._type, fail_on_missing_field=self._fail_on_missing, ignore_parse_errors=self._ignore_errors
+        )
 
 
 class JsonRowSerializationSchema(SerializationSchema):

@@ -4,7 +4,8 @@
     └──────────── primary key ─────────────────┘
 
 The row is written in the same transaction as the output, so it is there exactly if the output is. `token` is random for
-each writer, because checkpoints of a job that begins anew count from 1 again.
+each writer, because checkpoints of a job that begins anew count from 1 again; it begins with the history whose numbers
+attempt and checkpoint are, so that a start from behind committed output can be refused.
 
 A row is inserted *before* the data: a second process that tries the same log waits at the primary key until the first
 has committed or gone, and then finds the row or not.
@@ -14,8 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.connectors.postgres.client import Server, postgres, refused
-from headrace.connectors.write_ahead import Marker
+from headrace.checkpoint.handles import HistoryPoint
+from headrace.connectors.postgres.client import Server, Session, postgres, refused
+from headrace.connectors.sink import CommittedOutput
+from headrace.connectors.write_ahead import Marker, token_start
+from headrace.errors import CommitFailedError
 
 DEFAULT_LEDGER = "headrace_ledger"
 ROWS_KEPT = 1_000
@@ -67,6 +71,35 @@ class Ledger:
             "SELECT 1 FROM {} WHERE job = %s AND sink = %s AND shard = %s AND checkpoint_id = %s AND token = %s"
         )
         return connection.execute(statement, _key(marker)).fetchone() is not None
+
+    def asked_since(
+        self, session: Session, server: Server, job_id: str, uid: str, point: HistoryPoint
+    ) -> list[CommittedOutput]:
+        """`since` for a committer: on its own connection, which is left in no transaction."""
+        connection = session.commit_connection()
+        try:
+            found = self.since(connection, job_id, uid, point)
+            connection.rollback()
+        except postgres().Error as error:
+            session.drop()
+            raise CommitFailedError(
+                f"The ledger {self.name} at {server.shown} could not be asked for what was committed: "
+                f"{server.redact(error)}."
+            ) from None
+        return found
+
+    def since(self, connection: Any, job_id: str, uid: str, point: HistoryPoint) -> list[CommittedOutput]:
+        """Rows of that history with a later attempt, or of the same and a later checkpoint, in order."""
+        statement = self._sql(
+            "SELECT attempt, checkpoint_id, shard, records FROM {} WHERE job = %s AND sink = %s "
+            "AND starts_with(token, %s) AND (attempt, checkpoint_id) > (%s, %s) "
+            "ORDER BY attempt, checkpoint_id, shard"
+        )
+        key = [job_id, uid, token_start(point.history), point.attempt, point.checkpoint_id]
+        return [
+            CommittedOutput(attempt, checkpoint, f"{records} rows of subtask {shard} for checkpoint {checkpoint}")
+            for attempt, checkpoint, shard, records in connection.execute(statement, key).fetchall()
+        ]
 
     def prune(self, connection: Any, marker: Marker) -> None:
         """Forget rows of this subtask that lie far behind."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.postgres.client import Server, Session, commit_failure, postgres
 from headrace.connectors.postgres.ledger import DEFAULT_LEDGER, Ledger
 from headrace.connectors.postgres.preflight import checked_connection
 from headrace.connectors.postgres.table import Table, ToRow
 from headrace.connectors.postgres.two_phase import PostgresTwoPhaseSink
 from headrace.connectors.postgres.upsert import PostgresUpsertSink
-from headrace.connectors.sink import SinkGuarantee
+from headrace.connectors.sink import CommittedOutput, SinkGuarantee
 from headrace.connectors.write_ahead import Marker, WriteAheadSink
 from headrace.errors import CommitFailedError
 
@@ -110,6 +111,9 @@ class PostgresSink(WriteAheadSink):
                 f"{marker.checkpoint_id}: {self.server.redact(error)}."
             ) from None
         return found
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        return self.ledger.asked_since(self._session, self.server, job_id, uid, point)
 
     def send(self, values: Sequence[Any], marker: Marker) -> None:
         connection = self._session.commit_connection()

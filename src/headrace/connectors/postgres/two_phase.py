@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.postgres.client import (
     PostgresUnavailableError,
     Server,
@@ -33,9 +34,9 @@ from headrace.connectors.postgres.ledger import DEFAULT_LEDGER, Ledger
 from headrace.connectors.postgres.preflight import checked_connection
 from headrace.connectors.postgres.prepared import prepared_transactions, roll_back
 from headrace.connectors.postgres.table import Table, ToRow, with_json
-from headrace.connectors.sink import Committer, WriterContext
+from headrace.connectors.sink import CommittedOutput, Committer, WriterContext
 from headrace.connectors.two_phase import TwoPhaseCommitSink, TwoPhaseCommitter
-from headrace.connectors.write_ahead import Marker
+from headrace.connectors.write_ahead import Marker, token_start
 from headrace.errors import CommitFailedError, ConfigurationError, OutputLostError
 
 _WHO = "PostgresSink.two_phase"
@@ -132,7 +133,7 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
     def pre_commit(self, txn: PostgresTransaction) -> None:
         context = self.context
         self._begun += 1
-        token = f"{self._mark}-{self._begun}"
+        token = f"{token_start(context.history)}{self._mark}-{self._begun}"
         named = (context.job_id, context.uid, context.subtask, self.checkpoint_id, context.attempt, token)
         txn.marker = Marker(*named)
         txn.gid = str(Gid.of(*named))
@@ -227,6 +228,9 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
             if answered(error):
                 raise CommitFailedError(f"ROLLBACK PREPARED {txn.gid} failed: {self.server.redact(error)}.") from None
             raise CommitFailedError(f"The server went away at ROLLBACK PREPARED {txn.gid}.") from None
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        return self.ledger.asked_since(self._commits(), self.server, job_id, uid, point)
 
     def create_committer(self) -> Committer:
         return _Committer(self, self._live_writers())

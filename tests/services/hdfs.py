@@ -1,0 +1,87 @@
+"""A real HDFS of one name node and one data node, in a process of its own: Hadoop's cluster for tests, from Maven."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from headrace.runtime.spark.java import find_java
+
+CACHE = Path(__file__).parents[2] / ".services"
+READY_WITHIN_S = 120
+DOWNLOAD_WITHIN_S = 400
+
+_JARS = Path(pyspark.__file__).parent / "jars"
+_MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
+
+
+def _version() -> str:
+    """Of the Hadoop that comes with this Spark: server and client are of one release."""
+    (client,) = _JARS.glob("hadoop-client-api-*.jar")
+    return client.stem.removeprefix("hadoop-client-api-")
+
+
+def _cluster_jar() -> Path:
+    """Downloaded the first time; safe to call from several processes."""
+    version = _version()
+    target = CACHE / f"hadoop-{version}" / f"hadoop-client-minicluster-{version}.jar"
+    if target.exists():
+        return target
+    maven = shutil.which("mvn")
+    assert maven is not None, "HDFS for tests comes from Maven: install it"
+    CACHE.mkdir(exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix=".downloading-", dir=CACHE))
+    try:
+        command = [maven, "-B", "-ntp", "-q", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"]
+        command += [f"-Dartifact=org.apache.hadoop:hadoop-client-minicluster:{version}", f"-DoutputDirectory={own}"]
+        home = {"JAVA_HOME": str(find_java().home)}
+        subprocess.run(command, check=True, timeout=DOWNLOAD_WITHIN_S, env=os.environ | home, cwd=own)
+        # Somebody else may have been quicker.
+        with contextlib.suppress(OSError):
+            own.rename(target.parent)
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+    return target
+
+
+@contextmanager
+def running_hdfs() -> Iterator[str]:
+    """Start it, wait until its name node and data node are up, and end it. Gives its URI."""
+    jars = [_cluster_jar(), *_JARS.glob("hadoop-client-*.jar"), *_JARS.glob("slf4j-api-*.jar")]
+    jars += [*_JARS.glob("log4j-*.jar"), *_JARS.glob("jcl-over-slf4j-*.jar"), *_JARS.glob("commons-logging-*.jar")]
+    jars += _JARS.glob("snappy-java-*.jar")
+    with tempfile.TemporaryDirectory(prefix="headrace-hdfs-") as folder:
+        home = Path(folder)
+        details = home / "details.json"
+        command = [str(find_java().home / "bin" / "java"), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += ["-cp", os.pathsep.join(map(str, jars)), _MAIN, "-format", "-datanodes", "1", "-nnport", "0"]
+        command += ["-writeDetails", str(details), "-D", f"hdfs.minidfs.basedir={home / 'data'}"]
+        with open(home / "log", "wb") as log:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=home)
+        try:
+            yield f"hdfs://127.0.0.1:{_port(process, details, home / 'log')}"
+        finally:
+            process.kill()
+            process.wait(60)
+
+
+def _port(process: subprocess.Popen[bytes], details: Path, log: Path) -> int:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline:
+        # Written when the cluster is up, as a whole or not yet.
+        with contextlib.suppress(OSError, ValueError):
+            return int(json.loads(details.read_text())["namenode_port"])
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise AssertionError(f"HDFS did not start: {log.read_text(errors='replace')[-2_000:]}")
