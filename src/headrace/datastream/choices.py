@@ -59,11 +59,15 @@ class Choices:
     object_reuse: bool = False
     buffer_timeout_ms: int = 5
     runtime_mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING
+    sort_memory_bytes: int = 128 * 1024 * 1024
     job_parameters: dict[str, str] = field(default_factory=dict)
+    python_files: dict[str, None] = field(default_factory=dict)
+    """Modules, zips and folders that go to the workers, in order."""
     job_name: str | None = None
     restore_from: str | None = None
     claim: bool = False
     allow_non_restored: bool = False
+    allow_duplicates: bool = False
     savepoint_dir: str | None = None
     master: str | None = None
     force_unaligned: bool = False
@@ -201,9 +205,11 @@ class Choices:
             restore_from=self.restore_from if overrides.restore_from is None else overrides.restore_from,
             claim=self.claim or overrides.claim,
             allow_non_restored=self.allow_non_restored or overrides.allow_non_restored,
+            allow_duplicates=self.allow_duplicates or overrides.allow_duplicates,
             take_over=overrides.take_over,
             master=self.master if overrides.master is None else overrides.master,
             savepoint_dir=self.savepoint_dir,
+            python_files=tuple(self.python_files),
         )
 
     def effective_parallelism(self, overrides: Overrides) -> int:
@@ -224,8 +230,10 @@ _PLAIN: tuple[tuple[Option[Any], str], ...] = (
     (options.PIPELINE_NAME, "job_name"),
     (options.OPERATOR_CHAINING, "chaining"),
     (options.OBJECT_REUSE, "object_reuse"),
+    (options.SORT_MEMORY, "sort_memory_bytes"),
     (options.RESTORE_FROM, "restore_from"),
     (options.ALLOW_NON_RESTORED, "allow_non_restored"),
+    (options.ALLOW_DUPLICATES, "allow_duplicates"),
     (options.SAVEPOINT_DIRECTORY, "savepoint_dir"),
     (options.SPARK_MASTER, "master"),
 )
@@ -240,18 +248,23 @@ _CHECKPOINT: tuple[tuple[Option[Any], str], ...] = (
     (options.CHECKPOINT_UNALIGNED, "unaligned"),
     (options.CHECKPOINT_ALIGNED_TIMEOUT, "aligned_timeout_ms"),
     (options.CHECKPOINT_ALIGNMENT_MAX, "alignment_max_bytes"),
+    (options.LOCAL_RECOVERY, "local_recovery"),
 )
 
 _HEAP: tuple[tuple[Option[Any], str, int], ...] = (
     (options.HEAP_ASYNCHRONOUS, "asynchronous_snapshots", 1),
     (options.HEAP_FORK_THRESHOLD, "fork_threshold", 1),
+    (options.SNAPSHOT_COMPRESSION, "compression", 1),
 )
 """Option, field of HeapOptions, and what one unit of the field is."""
 
 _ROCKSDB: tuple[tuple[Option[Any], str, int], ...] = (
     (options.INCREMENTAL, "incremental", 1),
+    (options.FILE_MERGING, "merge_small_files", 1),
+    (options.SNAPSHOT_COMPRESSION, "compression", 1),
     (options.ROCKSDB_CACHE_ENTRIES, "cache_entries", 1),
     (options.ROCKSDB_DIRTY_LIMIT, "dirty_limit", 1),
+    (options.ROCKSDB_TIMERS, "timers_in_memory", 1),
     (options.ROCKSDB_WRITE_BUFFER, "write_buffer_mb", 2**20),
     (options.ROCKSDB_BLOCK_CACHE, "block_cache_mb", 2**20),
     (options.ROCKSDB_BLOCK_SIZE, "block_size_kb", 2**10),

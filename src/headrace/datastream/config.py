@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from headrace import options
 from headrace.datastream.choices import Choices
+from headrace.options import Configuration
 
 
 class ExecutionConfig:
@@ -24,6 +26,14 @@ class ExecutionConfig:
 
     def is_object_reuse_enabled(self) -> bool:
         return self._choices.object_reuse
+
+    def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> ExecutionConfig:
+        """Compress the heap backend's checkpoints, and savepoints of both backends."""
+        self._choices.configure(Configuration().set(options.SNAPSHOT_COMPRESSION, use_snapshot_compression))
+        return self
+
+    def is_use_snapshot_compression(self) -> bool:
+        return self._choices.backend.compression
 
     def get_parallelism(self) -> int:
         return self._choices.parallelism

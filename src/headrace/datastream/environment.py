@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,10 +14,11 @@ from headrace.connectors.socket_source import SocketSource
 from headrace.connectors.source import Source
 from headrace.datastream import submission
 from headrace.datastream.backends import StateBackend
-from headrace.datastream.batch import RuntimeExecutionMode, in_mode
+from headrace.datastream.batch import RuntimeExecutionMode, checkpoints_for_batch, for_batch, is_batch
 from headrace.datastream.checkpointing import CheckpointConfig
 from headrace.datastream.choices import Choices, default_job_name
 from headrace.datastream.config import ExecutionConfig
+from headrace.datastream.dataframes import FromDataFrames
 from headrace.datastream.overrides import current_overrides
 from headrace.datastream.streams import DataStream, with_timestamp_field
 from headrace.durations import DurationLike, to_millis
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.runtime.job.client import JobClient, JobExecutionResult
 
 
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(FromDataFrames):
     """Builds jobs and starts them. Building needs no Spark; `execute` makes a session, or takes the one given."""
 
     def __init__(self, configuration: Configuration | None = None, spark: Any | None = None) -> None:
@@ -244,7 +246,14 @@ class StreamExecutionEnvironment:
         overrides = current_overrides()
         name = job_name or self._choices.job_name or self._default_name()
         settings = self._choices.job_settings(name, overrides)
-        return plan_job(self._graph(name)), settings
+        graph = self._graph(name)
+        if is_batch(graph, self._choices.runtime_mode):
+            settings = replace(settings, batch=True, checkpointing=checkpoints_for_batch(settings.checkpointing))
+        return plan_job(graph), settings
+
+    def use_session(self, spark: Any) -> None:
+        """Run in this session, unless one was given. Called where a DataFrame of it becomes part of the job."""
+        self._spark = self._spark or spark
 
     def declare(self, draft: Draft) -> Draft:
         """Add an operator. Called by streams."""
@@ -268,7 +277,8 @@ class StreamExecutionEnvironment:
             max_parallelism=self._choices.max_parallelism,
             chaining=self._choices.chaining,
         )
-        return in_mode(graph, self._choices.runtime_mode)
+        batch = is_batch(graph, self._choices.runtime_mode)
+        return for_batch(graph, self._choices.sort_memory_bytes) if batch else graph
 
     def _default_name(self) -> str:
         # A second job of one program must not take the first one's checkpoints for its own.

@@ -30,6 +30,7 @@ class Overrides:
     """Arguments of the job's program, after `--`."""
     master: str | None = None
     allow_non_restored: bool = False
+    allow_duplicates: bool = False
     on_execute: Callable[[JobPlan, JobSettings], Any] | None = None
     """Called in place of running the job, by `execute`, `execute_async` and `execute_and_collect` alike; what it
     returns is what `execute` returns."""

@@ -12,13 +12,16 @@ from headrace.datastream.aggregations import FieldMax, FieldMin, FieldReduce, Fi
 from headrace.datastream.choices import checked_width
 from headrace.datastream.collect import CloseableIterator
 from headrace.datastream.connected import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from headrace.datastream.dataframes import ToDataFrames
 from headrace.datastream.joined import CoGroupedStreams, JoinedStreams
 from headrace.datastream.joins import How, IntervalJoin, lookup_factory, temporal_join
 from headrace.datastream.ported import PortedMethods
 from headrace.datastream.sink import DataStreamSink, check_sink
+from headrace.datastream.vectorised import BatchMethods, KeyedBatchMethods
 from headrace.datastream.windowed import AllWindowedStream, WindowedStream, no_key
 from headrace.errors import JobDefinitionError, KeyedStateError
 from headrace.operators.checkpointed import CheckpointedFunction
+from headrace.operators.columns.factories import CombineFactory, MapBatchesFactory, RunningAggregateFactory
 from headrace.operators.connected_factories import CoFlatMapFactory, CoMapFactory, LookupJoinFactory
 from headrace.operators.factories import (
     CollectFactory,
@@ -71,10 +74,13 @@ _NO_SIDE_OUTPUTS = (
     CoMapFactory,
     CoFlatMapFactory,
     LookupJoinFactory,
+    MapBatchesFactory,
+    CombineFactory,
+    RunningAggregateFactory,
 )
 
 
-class DataStream(PortedMethods):
+class DataStream(PortedMethods, BatchMethods, ToDataFrames):
     """A stream of records. Immutable in what it carries; names and sizes of its operator can still be set."""
 
     def __init__(self, environment: StreamExecutionEnvironment, outlets: tuple[Outlet, ...]) -> None:
@@ -157,6 +163,11 @@ class DataStream(PortedMethods):
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
         """Give records timestamps here, and the stream a watermark of its own from here on."""
         strategy = with_timestamp_field(watermark_strategy, self.get_type())
+        if strategy.alignment is not None:
+            raise JobDefinitionError(
+                "assign_timestamps_and_watermarks() got a strategy with_watermark_alignment(), but only sources can be "
+                "held back. Give it to from_source()."
+            )
         return self._then("timestamps", TimestampsFactory(strategy), self.get_type())
 
     def union(self, *streams: DataStream) -> DataStream:
@@ -406,7 +417,7 @@ class DataStream(PortedMethods):
         return DataStream(self._environment, (Outlet(self._declare(name, factory, made), type=made),))
 
 
-class KeyedStream(DataStream):
+class KeyedStream(KeyedBatchMethods, DataStream):
     """A stream in which every record has a key. State and timers of the operators after it belong to that key."""
 
     def process(self, func: ProcessFunction | KeyedProcessFunction, output_type: TypeLike | None = None) -> DataStream:

@@ -6,12 +6,14 @@ The settings (trigger, lateness, evictor) change the object and give it back, as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.datastream.aggregations import FieldMax, FieldMin, FieldReduce, FieldSum, RecordMax, RecordMin
+from headrace.datastream.vectorised import aggregate_windows
 from headrace.durations import DurationLike, to_millis
 from headrace.errors import JobDefinitionError
+from headrace.operators.columns.aggregates import Wanted
 from headrace.operators.factories import WindowFactory
 from headrace.operators.functions import AggregateFunction, Function, OutputTag, ReduceFunction, callable_of
 from headrace.operators.windows.assigners import GlobalWindows, WindowAssigner
@@ -213,6 +215,25 @@ class WindowedStream(_Windowed):
     ) -> DataStream:
         """Call the function with key, context and all elements; it may keep state."""
         return self._processed(process_window_function, output_type)
+
+    def aggregate_columns(self, outputs: Mapping[str, Wanted] | None = None, /, **columns: Wanted) -> DataStream:
+        """Aggregate whole Arrow batches: `aggregate_columns(total=("amount", "sum"), n="count")`.
+
+        Gives rows of the key's fields, `window_start`, `window_end` and these columns. The functions are sum, min, max,
+        count and avg; for tumbling and sliding windows of event time. Late data is dropped and counted, or goes to
+        the side output.
+        """
+        for setting, given in (
+            ("trigger()", self._trigger),
+            ("evictor()", self._evictor),
+            ("allowed_lateness()", self._lateness_ms or None),
+        ):
+            if given is not None:
+                raise JobDefinitionError(
+                    f"aggregate_columns() fires once, when the watermark passes the end of a window, and has no "
+                    f"{setting}. Leave it out, or use aggregate()."
+                )
+        return aggregate_windows(self._stream, self._assigner, self._late_tag, {**(outputs or {}), **columns})
 
     def _apply_call(self, function: Any) -> WindowCall:
         return Apply(function)

@@ -57,6 +57,22 @@ class Block:
         self.position = 0
 
 
+class ColumnBlock(Block):
+    """Records of one cell as the Arrow columns they travelled in; only for operators that take columns.
+
+    It is processed as a whole or not at all: no snapshot ever finds a part of it left over. So there are no rows to
+    go through one by one, and `values` is empty.
+    """
+
+    __slots__ = ("batch", "times")
+
+    def __init__(self, batch: pa.RecordBatch, times: pa.Array | None) -> None:
+        super().__init__([])
+        self.batch = batch
+        self.times = times
+        """Timestamps of the rows, if the records have any."""
+
+
 class Outputs(Protocol):
     """Where an operator's results go: chained operators and edge writers alike."""
 
@@ -113,6 +129,8 @@ class OperatorContext:
     metrics: dict[str, Any] = field(default_factory=dict)
     object_reuse: bool = False
     """Whether state may share mutable values with user code."""
+    history: str = ""
+    """Whose numbers attempt and checkpoints are."""
 
 
 class SubtaskWork:
@@ -158,6 +176,13 @@ class Operator(ABC):
     def input(self, number: int) -> Callable[[Block, Attention], None]:
         """What takes the records of that input. Asked once for each edge, when the task is put together."""
         return self.process_block
+
+    def takes_columns(self, number: int) -> bool:
+        """Whether cells of Arrow columns come to that input as a `ColumnBlock`, without a row made of any record.
+
+        Asked once for each edge. Cells of few records still come as rows, in a `Block`.
+        """
+        return False
 
     def restore(self, restored: Restored, store: FileStore) -> None:
         """Take back what was saved. Called once before `open`, only if there is a checkpoint."""

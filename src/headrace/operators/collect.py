@@ -77,12 +77,16 @@ class CollectOperator(Operator):
 
     def complete(self, checkpoint_id: int) -> BackgroundWork | None:
         due = [item for item in self._prepared if item.checkpoint_id <= checkpoint_id]
-        self._prepared = [item for item in self._prepared if item.checkpoint_id > checkpoint_id]
 
-        def send() -> Callable[[], None] | None:
+        def send() -> Callable[[], None]:
             for item in due:
                 self._send(item)
-            return None
+            return delivered
+
+        def delivered() -> None:
+            # Not before: a snapshot that is taken meanwhile must hold them, or a failure of the delivery would lose
+            # them. What is handed over twice is taken once.
+            self._prepared = [item for item in self._prepared if item.checkpoint_id > checkpoint_id]
 
         return send if due else None
 

@@ -88,7 +88,7 @@ class _Kept:
 class _Side:
     """One input: what is kept of it, and where its records find their partners."""
 
-    __slots__ = ("descriptor", "kept", "late", "lookback", "prefix", "reach", "state")
+    __slots__ = ("descriptor", "kept", "late", "lookback", "prefix", "reach", "start", "state")
 
     def __init__(
         self, name: str, type_info: TypeInformation, lookback: int, reach: int, late: OutputTag | None
@@ -102,6 +102,8 @@ class _Side:
         """… up to t + reach."""
         self.late = late
         self.state: Any = None
+        self.start: Any = None
+        """`add` of the state to a list that is known to be empty."""
 
 
 class IntervalJoinOperator(KeyedJoinOperator):
@@ -131,6 +133,7 @@ class IntervalJoinOperator(KeyedJoinOperator):
     def open(self) -> None:
         for side in (self._left, self._right):
             side.state = self._backend.state(side.descriptor)
+            side.start = getattr(side.state, "start", side.state.add)
         super().open()
 
     def process(self, value: Any, timestamp: int | None) -> None:
@@ -163,9 +166,10 @@ class IntervalJoinOperator(KeyedJoinOperator):
         if latest >= watermark:
             namespace, ends = self._slice(timestamp // length)
             side.state.set_namespace(namespace)
-            side.state.add(side.kept.pack(timestamp, value))
             end, timer = ends[side]
-            timers.register(end, key, timer)
+            # A slice without a timer is empty.
+            add = side.start if timers.register(end, key, timer) else side.state.add
+            add(side.kept.pack(timestamp, value))
         found: list[tuple[int, Any]] = []
         for number in range(earliest // length, latest // length + 1):
             namespace, ends = self._slice(number)

@@ -77,6 +77,7 @@ class SinkOperator(Operator):
                     subtask=context.subtask,
                     parallelism=context.parallelism,
                     attempt=context.attempt,
+                    history=context.history,
                 )
             )
             if isinstance(self._writer, CheckpointedFunction):

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.connectors.source import PollStatus, ReaderContext, Source, SourceBatch, SourceReader
 from headrace.errors import UserFunctionError
+from headrace.operators.alignment import SplitAligner
 from headrace.operators.base import BackgroundWork, Operator, failure_in
 from headrace.operators.timestamps import WATERMARK_INTERVAL_MS, WatermarkTracker
 from headrace.operators.watermarks import MIN_WATERMARK, WatermarkStrategy
@@ -34,6 +35,9 @@ class SourceOperator(Operator):
         self._emitted = MIN_WATERMARK
         self._is_idle = False
         self._next_watermark_ms = 0
+        self._aligner: SplitAligner | None = None
+        self.report: Callable[[str, int, int], None] = lambda uid, subtask, watermark: None
+        """With watermark alignment: told how far the slowest split is, from time to time."""
         self.announce: Callable[[str, int, Sequence[bytes]], None] | None = None
         """Without checkpoints: told the positions behind a batch before the batch is emitted."""
         self.exhausted = False
@@ -43,7 +47,12 @@ class SourceOperator(Operator):
 
     def open(self) -> None:
         context = self.context
-        self._next_watermark_ms = context.now_ms() + WATERMARK_INTERVAL_MS
+        self._tick_ms = WATERMARK_INTERVAL_MS
+        alignment = self._strategy.alignment
+        if alignment is not None:
+            self._aligner = SplitAligner(alignment, lambda w: self.report(context.uid, context.subtask, w))
+            self._tick_ms = min(self._tick_ms, alignment.update_interval_ms)
+        self._next_watermark_ms = context.now_ms() + self._tick_ms
         try:
             self._reader = self._source.create_reader(
                 ReaderContext(
@@ -81,8 +90,25 @@ class SourceOperator(Operator):
         """
         self._set_idle(True)
 
+    def align_to(self, floor: int) -> None:
+        """How far the slowest other subtask of the group is. Between records, when the driver has news."""
+        if self._aligner is not None:
+            self._aligner.hear(floor)
+            self._align()
+
+    def _align(self) -> None:
+        aligner = self._aligner
+        assert aligner is not None
+        waited = aligner.waiting
+        aligner.align(self._reader, self._trackers, self._active)
+        if waited - aligner.waiting:
+            self.woken = True
+
     def poll(self, limit: int) -> int | PollStatus:
         """Emit the next records of one split; their number, or why there are none."""
+        if self._aligner is not None and self._aligner.all_wait(self._active):
+            self.woken = False
+            return PollStatus.IDLE
         # Before the look, so that what becomes available during it is not missed.
         self.woken = False
         try:
@@ -94,17 +120,26 @@ class SourceOperator(Operator):
         if isinstance(batch, PollStatus):
             if batch is PollStatus.ENDED:
                 self.exhausted = True
+                if self._aligner is not None:
+                    self._aligner.end()
             elif batch is PollStatus.NEEDS_SPLIT:
+                # Splits may be shorter than the interval, and follow each other without end.
+                self._advance()
                 self._active.clear()
+                self._trackers.clear()
             return batch
         self._set_idle(False)
         if self.announce is not None:
             self.announce(self.context.uid, self.context.subtask, self.splits())
         count = self._emit_columns(batch) if batch.columns is not None else self._emit_values(batch)
         self.records += count
+        if self._aligner is not None:
+            self._align()
         return count
 
     def idle_until(self) -> float | None:
+        if self._aligner is not None and self._aligner.all_wait(self._active):
+            return time.monotonic() + self._tick_ms / 1_000
         return self._reader.idle_until()
 
     def _emit_values(self, batch: SourceBatch) -> int:
@@ -176,7 +211,14 @@ class SourceOperator(Operator):
         return None if self.exhausted else self._next_watermark_ms
 
     def processing_time(self, now_ms: int) -> None:
-        self._next_watermark_ms = now_ms + WATERMARK_INTERVAL_MS
+        self._next_watermark_ms = now_ms + self._tick_ms
+        if self._aligner is not None:
+            self._align()
+            self._aligner.tell(now_ms, self._trackers, self._active)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Emit the watermark that all splits together have reached, if it is a new one."""
         now = time.monotonic()
         trackers = [self._trackers[s] for s in self._active if s in self._trackers]
         awake = [t for t in trackers if not t.is_idle(now)]

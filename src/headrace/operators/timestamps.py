@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from headrace.operators.base import Operator, failure_in
 from headrace.operators.watermarks import MIN_WATERMARK, WatermarkStrategy
 
@@ -68,6 +71,24 @@ class TimestampsOperator(Operator):
             self._is_idle = False
             self.outputs.idle(False)
         self.emit(value, timestamp)
+
+    def process_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> bool:
+        """Whole columns, where no user code has to look at each record."""
+        field = self._strategy.timestamp_field
+        if self._tracker.generator_sees_values or (self._assigner is not None and field is None):
+            return False
+        if field is not None:
+            timestamps = batch.column(field)
+            if timestamps.type != pa.int64() or timestamps.null_count:
+                return False
+        if timestamps is not None and batch.num_rows:
+            self._tracker.event(None, pc.max(timestamps).as_py())
+        self._tracker.seen()
+        if self._is_idle:
+            self._is_idle = False
+            self.outputs.idle(False)
+        self.outputs.emit_columns(batch, timestamps)
+        return True
 
     def next_processing_time(self) -> int | None:
         return self._next_ms

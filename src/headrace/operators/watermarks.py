@@ -91,6 +91,16 @@ class _BoundedFactory:
 
 
 @dataclass(frozen=True, slots=True)
+class WatermarkAlignment:
+    """How far splits of a source may be ahead of the slowest of their group."""
+
+    group: str
+    max_drift_ms: int
+    update_interval_ms: int
+    """How often subtasks tell each other how far they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class WatermarkStrategy:
     """How a stream gets timestamps and watermarks. Immutable: the `with_…` methods return another one."""
 
@@ -101,6 +111,8 @@ class WatermarkStrategy:
     """After this long without a record an input no longer holds back the watermark of the others."""
     timestamp_field: str | None = None
     """The row field that `assigner` merely returns, where the plan found that out: whole columns can be used."""
+    alignment: WatermarkAlignment | None = None
+    """Sources only."""
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
@@ -149,6 +161,32 @@ class WatermarkStrategy:
         if idleness_ms <= 0:
             raise ConfigurationError(f"idle_timeout is {idleness_ms} ms; wanted more than 0.")
         return replace(self, idleness_ms=idleness_ms)
+
+    def with_watermark_alignment(
+        self,
+        watermark_group: str,
+        max_allowed_watermark_drift: DurationLike,
+        update_interval: DurationLike | None = None,
+    ) -> WatermarkStrategy:
+        """Have splits of a source wait while they are ahead of the slowest of the group by more than the drift.
+
+        A group may span several sources. Splits of one subtask know of each other at once, those of different subtasks
+        every `update_interval`, a second by default. A split that never has a record holds the others up: give
+        `with_idleness` too.
+        """
+        drift_ms = to_millis(max_allowed_watermark_drift, "max_allowed_watermark_drift")
+        interval_ms = 1_000 if update_interval is None else to_millis(update_interval, "update_interval")
+        if drift_ms < 0 or interval_ms <= 0 or not watermark_group:
+            raise ConfigurationError(
+                f"with_watermark_alignment() has group {watermark_group!r}, drift {drift_ms} ms and update interval "
+                f"{interval_ms} ms; wanted a name, 0 or more and more than 0."
+            )
+        if self.generator_factory is NoWatermarks:
+            raise ConfigurationError(
+                f'A strategy without watermarks cannot be aligned with the group "{watermark_group}": all others would '
+                "wait for it for ever. Begin with for_bounded_out_of_orderness() or for_monotonous_timestamps()."
+            )
+        return replace(self, alignment=WatermarkAlignment(watermark_group, drift_ms, interval_ms))
 
     def create_generator(self) -> WatermarkGenerator:
         """A new generator. Called once per split, or per subtask in the middle of a stream, and attempt."""

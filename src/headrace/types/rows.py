@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
@@ -103,6 +103,13 @@ class Row(_Constructor):
         """The only thing about a row that can be changed. Rows of other kinds travel on streams without a type."""
         cls = type(self)
         _class_of.__set__(self, row_class(cls.__row_names__, cls.__row_plain__, RowKind(row_kind)))
+
+    def set_field_names(self, field_names: Sequence[str]) -> NoReturn:
+        """PyFlink's way to name the fields of a row afterwards."""
+        raise TypeError(
+            f"The fields of {self!r} cannot be renamed, for a row never changes. Make another with these names: "
+            f"row = Row(**dict(zip({list(field_names)!r}, row)))."
+        )
 
     def __call__(self, *values: Any) -> Row:
         """A row of strings names the fields of others: `Person = Row("name", "age")`, then `Person("Ann", 32)`."""

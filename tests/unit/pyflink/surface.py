@@ -60,6 +60,7 @@ MODULES: dict[str, str] = {
     "datastream.execution_mode": "RuntimeExecutionMode",
     "datastream.data_stream": "DataStream KeyedStream WindowedStream ConnectedStreams CloseableIterator",
     "datastream.stream_execution_environment": "StreamExecutionEnvironment",
+    "datastream.slot_sharing_group": "SlotSharingGroup MemorySize",
     "datastream.state_backend": "HashMapStateBackend EmbeddedRocksDBStateBackend PredefinedOptions CustomStateBackend",
     "datastream.checkpoint_config": "CheckpointConfig ExternalizedCheckpointRetention",
     "datastream.checkpoint_storage": "JobManagerCheckpointStorage FileSystemCheckpointStorage CustomCheckpointStorage",

@@ -15,7 +15,7 @@ from headrace.connectors.source import Boundedness
 from headrace.datastream import ignored as ignored_options
 from headrace.errors import JobDefinitionError
 from headrace.pyflink import HeadraceIgnoredOption
-from headrace.pyflink.common import Configuration, Duration, Encoder, Time, Types, WatermarkStrategy
+from headrace.pyflink.common import Configuration, Encoder, Time, Types, WatermarkStrategy
 from headrace.pyflink.datastream import (
     CheckpointingMode,
     EmbeddedRocksDBStateBackend,
@@ -56,9 +56,6 @@ IGNORED: dict[str, Callable[[Environment], Any]] = {
     "set_description": lambda env: env.from_collection([1]).print().set_description("prints"),
     "slot_sharing_group": lambda env: env.from_collection([1]).slot_sharing_group("group"),
     "DataStream.set_buffer_timeout": lambda env: env.from_collection([1]).set_buffer_timeout(10),
-    "with_watermark_alignment": lambda env: WatermarkStrategy.no_watermarks().with_watermark_alignment(
-        "group", Duration.of_seconds(1), Duration.of_seconds(1)
-    ),
     "set_db_storage_paths": lambda env: EmbeddedRocksDBStateBackend().set_db_storage_paths("/fast"),
     "set_predefined_options": lambda env: EmbeddedRocksDBStateBackend().set_predefined_options(
         PredefinedOptions.FLASH_SSD_OPTIMIZED

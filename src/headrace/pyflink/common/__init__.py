@@ -16,7 +16,7 @@ from headrace.pyflink.common.serialization import (
     SerializationSchema,
     SimpleStringSchema,
 )
-from headrace.pyflink.common.time import Duration, Time
+from headrace.pyflink.common.time import Duration, Instant, Time
 from headrace.pyflink.common.typeinfo import TypeInformation, Types
 from headrace.pyflink.common.types import Row, RowKind
 from headrace.pyflink.common.watermark_strategy import WatermarkStrategy
@@ -28,6 +28,7 @@ __all__ = [
     "Duration",
     "Encoder",
     "ExecutionConfig",
+    "Instant",
     "JobClient",
     "JobExecutionResult",
     "JobStatus",
@@ -46,7 +47,6 @@ __all__ = [
 __getattr__ = absent(
     __name__,
     {
-        "Instant": "Types.INSTANT() takes a datetime.datetime with a time zone.",
         "JobID": "JobClient.get_job_id() gives a str.",
         "ExecutionMode": "Spark schedules the tasks; there is nothing to choose.",
         "InputDependencyConstraint": "Spark schedules the tasks; there is nothing to choose.",

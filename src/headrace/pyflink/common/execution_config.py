@@ -28,10 +28,6 @@ class ExecutionConfig(config.ExecutionConfig):
         ignored("set_task_cancellation_timeout()", "Spark ends the tasks of a cancelled job.")
         return self
 
-    def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> ExecutionConfig:
-        ignored("set_use_snapshot_compression()", "the state backend decides how snapshots are packed.")
-        return self
-
     def enable_force_kryo(self) -> ExecutionConfig:
         ignored("enable_force_kryo()", "there is no Java serialisation.")
         return self

@@ -49,6 +49,7 @@ from headrace.pyflink.datastream.functions import (
     WindowFunction,
 )
 from headrace.pyflink.datastream.output_tag import OutputTag
+from headrace.pyflink.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
 from headrace.pyflink.datastream.state_backend import (
     EmbeddedRocksDBStateBackend,
     FsStateBackend,
@@ -108,6 +109,7 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
+    "MemorySize",
     "MemoryStateBackend",
     "MergingWindowAssigner",
     "OutputTag",
@@ -120,6 +122,7 @@ __all__ = [
     "RocksDBStateBackend",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SlotSharingGroup",
     "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
@@ -141,8 +144,6 @@ __getattr__ = absent(
         "CachedDataStream": "no results are kept between jobs. Write them with sink_to() and read them again.",
         "CustomStateBackend": "it wraps a class of Java. Use HashMapStateBackend or EmbeddedRocksDBStateBackend.",
         "CustomCheckpointStorage": "it wraps a class of Java. Derive a storage from headrace.CheckpointStorage.",
-        "SlotSharingGroup": "operators share slots by chaining alone; slot_sharing_group() ignores any name.",
-        "MemorySize": "memory is set for Spark's executors, not for slots.",
         "TimeCharacteristic": "time follows from the windows and timers that a job uses, as in Flink 2.",
         "ExternalizedCheckpointCleanup": "it is called ExternalizedCheckpointRetention, as in Flink 2.",
     },

@@ -14,6 +14,7 @@ from headrace.durations import DurationLike
 from headrace.errors import JobDefinitionError
 from headrace.options import Configuration
 from headrace.plan.settings import CheckpointingMode
+from headrace.pyflink.common.configuration import tell_ignored_keys
 from headrace.pyflink.common.execution_config import ExecutionConfig
 
 __all__ = ["RuntimeExecutionMode", "StreamExecutionEnvironment"]
@@ -29,6 +30,8 @@ class StreamExecutionEnvironment(environment.StreamExecutionEnvironment):
 
     def __init__(self, configuration: Configuration | None = None, spark: Any | None = None) -> None:
         super().__init__(configuration, spark)
+        if configuration is not None:
+            tell_ignored_keys(configuration)
         self._changelog = False
         told = [Configuration.from_environment(), *([] if configuration is None else [configuration])]
         if not any(given.contains(options.CHECKPOINT_TOLERABLE_FAILURES) for given in told):
@@ -42,6 +45,11 @@ class StreamExecutionEnvironment(environment.StreamExecutionEnvironment):
         return StreamExecutionEnvironment(configuration, spark)
 
     # Settings
+
+    def configure(self, configuration: Configuration) -> None:
+        """Take over every option that the configuration sets; Flink's others are told once."""
+        super().configure(configuration)
+        tell_ignored_keys(configuration)
 
     def get_config(self) -> ExecutionConfig:
         return ExecutionConfig(self._choices)
@@ -83,15 +91,17 @@ class StreamExecutionEnvironment(environment.StreamExecutionEnvironment):
     # What a job needs besides itself
 
     def add_python_file(self, file_path: str) -> None:
-        """A folder, or the folder of a module, in which workers on this machine find what the job imports."""
+        """A module, a zip or a folder that the job imports from: here from now on, and in all workers of the job."""
         path = os.path.abspath(file_path)
         folder = path if os.path.isdir(path) else os.path.dirname(path)
         if not os.path.exists(path):
             raise JobDefinitionError(
                 f"add_python_file() got {file_path!r}, which is not there. Give a file or a folder."
             )
-        if folder not in sys.path:
-            sys.path.append(folder)
+        entry = path if path.endswith((".zip", ".egg")) else folder
+        if entry not in sys.path:
+            sys.path.append(entry)
+        self._choices.python_files[path] = None
 
     def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
         ignored("set_python_requirements()", "workers use the driver's interpreter. Install the packages there.")
