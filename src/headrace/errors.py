@@ -17,6 +17,7 @@ HeadraceError
 ├── SavepointError              a savepoint that was asked for did not complete
 ├── StorageError                checkpoint storage refused or failed
 ├── RestoreError                a checkpoint cannot be restored as asked
+│   ├── CommittedOutputError    a sink has shown output from behind it already
 │   ├── DamagedCheckpointError
 │   └── UnsupportedFormatError
 ├── JobFailedError              the job ended and will not restart
@@ -132,6 +133,11 @@ class StorageError(HeadraceError, OSError):
 
 class RestoreError(HeadraceError):
     """A checkpoint cannot be restored into this program as asked; nothing was read from any source."""
+
+
+class CommittedOutputError(RestoreError):
+    """A sink has committed newer output than the checkpoint that is to be restored: it would be written a second time.
+    Start without --from to go on from the newest checkpoint, or allow it with --allow-duplicates."""
 
 
 class DamagedCheckpointError(RestoreError):

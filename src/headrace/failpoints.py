@@ -5,9 +5,10 @@ Set by the environment, so that a job under test is the job users run:
     HEADRACE_FAILPOINTS="before_ack=kill@3; gc_marked=raise"     name=action[:argument][@nth hit][#only-here]
     HEADRACE_FAULT_LOG=/tmp/faults                               a directory; one file per fault that fired
 
-Actions: `raise` (an `InjectedFault`), `exit` (`os._exit`), `kill` (SIGKILL to itself), `hang`, `delay:SECONDS`. `@n`
-counts hits in one process. A fault fires once: its file in the log directory is made by exclusive create, so no
-later attempt and no other task repeats it. With nothing set, a failpoint costs one look at an empty dictionary.
+Actions: `raise` (an `InjectedFault`), `exit` (`os._exit`), `kill` (SIGKILL to itself), `stop` (SIGSTOP to itself, until
+somebody sends SIGCONT), `hang`, `delay:SECONDS`. `@n` counts hits in one process. A fault fires once: its file in the
+log directory is made by exclusive create, so no later attempt and no other task repeats it. With nothing set, a
+failpoint costs one look at an empty dictionary.
 """
 
 from __future__ import annotations
@@ -42,9 +43,13 @@ NAMES: Final = frozenset(
         "savepoint_written",
         "savepoint_published",
         "task_open",
+        "spool_stored",
+        "spool_published",
+        "before_hand_over",
+        "output_handed_over",
     }
 )
-ACTIONS: Final = frozenset({"raise", "exit", "kill", "hang", "delay"})
+ACTIONS: Final = frozenset({"raise", "exit", "kill", "stop", "hang", "delay"})
 
 
 class InjectedFault(HeadraceError):
@@ -130,6 +135,8 @@ def _fire(fault: _Fault, scope: str) -> None:
             os._exit(41)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case "hang":
             threading.Event().wait()
         case "delay":

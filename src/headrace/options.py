@@ -167,6 +167,12 @@ RUNTIME_MODE = Option(
     "streaming gives results as they change; batch, for bounded input, the last result of each key only; automatic is "
     "batch if all sources are bounded.",
 )
+SORT_MEMORY = Option(
+    "execution.sorted-inputs.memory",
+    SIZE,
+    128 * 1024 * 1024,
+    "Batch mode: memory in which a subtask of a keyed operator sorts its records; beyond it, on the local disk.",
+)
 BUFFER_TIMEOUT = Option(
     "execution.buffer-timeout.interval",
     DURATION,
@@ -262,6 +268,27 @@ INCREMENTAL = Option(
     "Whether RocksDB uploads only files that the last completed checkpoint did not have.",
     former=("state.backend.incremental",),
 )
+FILE_MERGING = Option(
+    "execution.checkpointing.file-merging.enabled",
+    BOOLEAN,
+    True,
+    "Whether RocksDB stores small files of one checkpoint together, as one object for each subtask.",
+)
+SNAPSHOT_COMPRESSION = Option(
+    "execution.checkpointing.snapshot-compression",
+    BOOLEAN,
+    False,
+    "Whether the heap backend's checkpoints, and savepoints of both backends, are compressed (zstd). RocksDB "
+    "compresses its own files in any case.",
+)
+LOCAL_RECOVERY = Option(
+    "state.backend.local-recovery",
+    BOOLEAN,
+    True,
+    "Whether hosts keep copies of the files of the newest checkpoint, so that a restart there need not read them from "
+    "checkpoint storage.",
+    former=("execution.state-recovery.from-local", "execution.checkpointing.local-backup.enabled"),
+)
 RESTORE_FROM = Option(
     "execution.state-recovery.path",
     STRING,
@@ -283,6 +310,13 @@ ALLOW_NON_RESTORED = Option(
     False,
     "Whether state that no operator of the program claims may be left behind.",
     former=("execution.savepoint.ignore-unclaimed-state",),
+)
+ALLOW_DUPLICATES = Option(
+    "execution.state-recovery.allow-duplicate-output",
+    BOOLEAN,
+    False,
+    "Whether a job may begin from a checkpoint or savepoint that is older than output which its sinks have committed, "
+    "so that this output is written a second time.",
 )
 STATE_BACKEND = Option(
     "state.backend.type",
@@ -314,7 +348,14 @@ ROCKSDB_DIRTY_LIMIT = Option(
     "state.backend.rocksdb.object-cache.dirty-limit",
     INTEGER,
     10_000,
-    "Changed entries not yet in RocksDB; a barrier waits until they are written.",
+    "Changed entries not yet in RocksDB; a barrier waits until they are written. While none comes, there may be up to "
+    "ten times as many.",
+)
+ROCKSDB_TIMERS = Option(
+    "state.backend.rocksdb.timer-service.cache-size",
+    INTEGER,
+    100_000,
+    "Timers of one time domain that each subtask keeps in memory; later ones are in RocksDB.",
 )
 ROCKSDB_WRITE_BUFFER = Option(
     "state.backend.rocksdb.writebuffer.size", SIZE, 16 * 2**20, "What RocksDB collects before it makes a file."

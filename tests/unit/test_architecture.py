@@ -24,7 +24,7 @@ BELOW: dict[str, set[str]] = {
     "options": {"errors", "durations"},
     "checkpoint": {"errors", "failpoints"},
     "state": {"errors", "durations", "types", "checkpoint"},
-    "connectors": {"errors", "durations", "types", "state"},
+    "connectors": {"errors", "durations", "types", "checkpoint", "state"},
     "backends": {"errors", "failpoints", "types", "checkpoint", "state"},
     "operators": {"errors", "durations", "failpoints", "types", "checkpoint", "state", "connectors"},
     "plan": {"errors", "durations", "types", "checkpoint", "state", "backends", "connectors", "operators"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+from dataclasses import dataclass
 
 import click
 from rich.console import Console
@@ -23,26 +24,42 @@ SLOTS_OF_A_SMALL_JOB = 4
 @click.option("--slots", type=click.IntRange(min=1), help="Slots your job needs (`headrace explain` says how many).")
 @click.option("--master", metavar="URL", help="Spark's master; without it local[N] on this machine.")
 @click.option("--checkpoint-dir", metavar="URI", help="Checkpoint storage to try.")
+@click.option(
+    "--backend", type=click.Choice(["heap", "rocksdb"]), default="heap", help="Where your job keeps its state."
+)
+@click.option("--keys", type=click.IntRange(min=0), help="Keys your job's state will have: reckons the heap's memory.")
 @click.option("--no-spark", is_flag=True, help="Only what can be checked without starting Spark.")
-def doctor(slots: int | None, master: str | None, checkpoint_dir: str | None, no_spark: bool) -> None:
+def doctor(
+    slots: int | None, master: str | None, checkpoint_dir: str | None, backend: str, keys: int | None, no_spark: bool
+) -> None:
     """Check whether jobs can run here, and say what to do where they cannot.
 
     Looks at Python, Java, PySpark and the packages of a worker, then starts Spark and looks at its settings, its
-    Python worker and its free slots. Exit code 1 if something is wrong.
+    Python worker, its free slots and the memory that workers need beside the JVM. Exit code 1 if something is wrong.
     """
+    wanted = Wanted(slots or SLOTS_OF_A_SMALL_JOB, backend, keys)
     console = Console(highlight=False)
     with console.status("Looking around …" if no_spark else "Starting Spark to look at it …"):
-        findings = examine(slots or SLOTS_OF_A_SMALL_JOB, master, checkpoint_dir, with_spark=not no_spark)
+        findings = examine(wanted, master, checkpoint_dir, with_spark=not no_spark)
     show(findings, console)
     sys.exit(ExitCode.FINISHED if all(finding.ok for finding in findings) else ExitCode.FAILED)
 
 
-def examine(slots: int, master: str | None, checkpoint_dir: str | None, *, with_spark: bool) -> list[Finding]:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The job that is to run here."""
+
+    slots: int
+    backend: str = "heap"
+    keys: int | None = None
+
+
+def examine(wanted: Wanted, master: str | None, checkpoint_dir: str | None, *, with_spark: bool) -> list[Finding]:
     """Everything worth knowing, in the order in which it would stop a job."""
     findings = check_machine()
     if with_spark:
         if all(finding.ok for finding in findings):
-            findings += _spark(slots, master)
+            findings += _spark(wanted, master)
         else:
             findings.append(Finding("Spark", False, "not started", "the above", "Put the above right first."))
     if all(finding.ok for finding in findings):
@@ -50,11 +67,16 @@ def examine(slots: int, master: str | None, checkpoint_dir: str | None, *, with_
     return findings
 
 
-def _spark(slots: int, master: str | None) -> list[Finding]:
+def _spark(wanted: Wanted, master: str | None) -> list[Finding]:
     # Only now: without PySpark this import fails, and the machine's findings say so better.
+    from headrace.backends.heap.options import HeapOptions
+    from headrace.backends.rocksdb.options import RocksDBOptions
+    from headrace.plan.memory import need_of_slots
     from headrace.runtime.spark.preflight import preflight
     from headrace.runtime.spark.session import obtain_session
 
+    slots = wanted.slots
+    options = RocksDBOptions() if wanted.backend == "rocksdb" else HeapOptions()
     try:
         handle = obtain_session(None, slots, max(1, slots // 2), "headrace doctor", master)
     except SparkSettingsError as error:
@@ -69,7 +91,7 @@ def _spark(slots: int, master: str | None) -> list[Finding]:
         remedy = "See what Spark wrote above, and whether JAVA_HOME and SPARK_HOME are what you want."
         return [Finding("Spark", False, f"does not start: {first}", "a session", remedy)]
     try:
-        return preflight(handle, slots)
+        return preflight(handle, slots, need_of_slots(slots, options, wanted.keys))
     finally:
         handle.stop()
 
@@ -105,13 +127,16 @@ def show(findings: list[Finding], console: Console) -> None:
     table.add_column("found", overflow="fold")
     table.add_column("wanted", overflow="fold", style="dim")
     for finding in findings:
-        mark = "[green]✓[/]" if finding.ok else "[bold red]✗[/]"
+        mark = "[bold red]✗[/]" if not finding.ok else "[yellow]![/]" if finding.is_advice else "[green]✓[/]"
         table.add_row(mark, escape(finding.name), escape(finding.found), escape(finding.wanted))
     console.print(table)
     wrong = [finding for finding in findings if not finding.ok]
+    advice = [finding for finding in findings if finding.is_advice]
     console.print()
+    for finding in advice:
+        console.print(f"[yellow]{escape(finding.name)}:[/] {escape(finding.remedy)}", soft_wrap=True)
     if not wrong:
-        console.print("[green]All is well.[/]")
+        console.print("[yellow]Jobs can run; see the above.[/]" if advice else "[green]All is well.[/]")
         return
     console.print(f"[bold red]{len(wrong)} of {len(findings)} to put right:[/]")
     for finding in wrong:

@@ -35,6 +35,11 @@ _DECORATORS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--allow-non-restored", is_flag=True, help="Leave behind state of the checkpoint that no operator claims."
     ),
+    click.option(
+        "--allow-duplicates",
+        is_flag=True,
+        help="With --from: begin from it although sinks have committed newer output, which is then written again.",
+    ),
     click.option("--take-over", is_flag=True, help="Take the checkpoint directory from the process that owns it."),
     click.option(
         "--master", metavar="URL", help="Spark's master; without it local[N] with as many slots as the job needs."
@@ -63,4 +68,5 @@ def overrides_from(given: dict[str, Any]) -> Overrides:
         args=given["args"],
         master=given["master"],
         allow_non_restored=given["allow_non_restored"],
+        allow_duplicates=given["allow_duplicates"],
     )

@@ -20,6 +20,7 @@ from headrace.errors import HeadraceError, JobCanceledError
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.observers import Telling, telling
 from headrace.runtime.job.status import JobStatus, StatusBoard
+from headrace.runtime.job.status_text import resume_text
 
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 
@@ -32,7 +33,8 @@ def run(verbose: bool, **given: Any) -> None:
 
     The program is run as `python JOB.py ARGS` would run it; options given here win over what it sets itself.
 
-    Started again, it goes on from the newest complete checkpoint of the job. Ctrl-C stops it and keeps everything.
+    Started again, it goes on from the newest complete checkpoint of the job. Ctrl-C stops it and keeps everything; a
+    second Ctrl-C does not wait for its tasks.
     """
     program = Program(given["job"], given["args"])
     sys.exit(run_program(program, overrides_from(given), verbose=verbose))
@@ -87,22 +89,7 @@ class StartedJobs:
         if not self._jobs:
             return "headrace: stopped before a job was started."
         board, settings = self._jobs[-1]
-        storage = settings.checkpointing.storage
-        if not settings.checkpointing.enabled:
-            return "headrace: suspended. Checkpoints are off: the same command begins from the beginning."
-        if storage.location == "memory:":
-            return (
-                "headrace: suspended. Its checkpoints were in coordinator memory and are gone with this process: the "
-                "same command begins from the beginning. Keep them with --checkpoint-dir."
-            )
-        last = board.report.last_checkpoint
-        if last is not None:
-            since = f"checkpoint {last.checkpoint_id}"
-        elif board.report.restored_checkpoint is not None:
-            since = f"checkpoint {board.report.restored_checkpoint}"
-        else:
-            since = "the beginning, as no checkpoint was complete yet"
-        return f"headrace: suspended. The same command resumes from {since} ({storage.location})."
+        return f"headrace: suspended. {resume_text(board.report, settings)}"
 
     def verdict(self, program: Program, console: Console) -> int:
         """The exit code of a program that came to its own end."""

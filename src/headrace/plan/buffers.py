@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 READER_BYTES: Final = 512 * 1024
@@ -33,6 +35,7 @@ def writer_bytes(largest_level_slots: int) -> int:
     return max(WRITER_BYTES, minimum)
 
 
-def bytes_in_flight(total_slots: int, largest_level_slots: int) -> int:
-    """The most that Spark holds between the tasks of a job, for `explain`: all writers and all readers full."""
-    return total_slots * (writer_bytes(largest_level_slots) + READER_BYTES)
+def bytes_in_flight(level_slots: Sequence[int]) -> list[int]:
+    """The most that Spark holds between each level and the next, for `explain`: all writers and readers full."""
+    writer = writer_bytes(max(level_slots))
+    return [slots * writer + following * READER_BYTES for slots, following in pairwise(level_slots)]

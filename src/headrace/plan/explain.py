@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from headrace.backends.heap.options import HeapOptions
@@ -25,6 +26,7 @@ from headrace.operators.functions import Function
 from headrace.plan.buffers import bytes_in_flight
 from headrace.plan.graph import Chain, Custom, Edge, Hash, JobPlan, Node, Partitioning, StreamGraph
 from headrace.plan.guarantees import JobGuarantee, Promise, guarantees
+from headrace.plan.memory import need_of_job
 from headrace.plan.settings import BackendOptions, CheckpointingMode, CheckpointSettings, JobSettings
 
 _LABEL_WIDTH = 12
@@ -38,12 +40,15 @@ def explain(plan: JobPlan, settings: JobSettings) -> str:
         lines.append(f"Level {level['index']}, {_count(level['slots'], 'slot')}")
         for chain in level["chains"]:
             lines += _chain_lines(chain)
+        if level["bytes_in_flight"]:
+            lines.append(f"  ⇒ at most {_size(level['bytes_in_flight'])} on the way to level {level['index'] + 1}")
         lines.append("")
     checkpointing, guarantee = facts["checkpointing"], facts["guarantee"]
     spark = facts["spark"]
     lines += [
-        _line("Spark", f"{_count(spark['slots'], 'slot')} at once: {' + '.join(map(str, spark['slots_per_level']))}"),
+        _line("Spark", _slots_text(spark)),
         _line("", f"at most {_size(spark['bytes_in_flight'])} on the way between tasks"),
+        _line("Memory", _memory_text(spark["memory"])),
         _line("Checkpoints", checkpointing["summary"]),
         _line("Storage", f"{checkpointing['storage']}, survives {checkpointing['survives']}"),
         _line("Backend", facts["backend"]),
@@ -60,6 +65,7 @@ def explain(plan: JobPlan, settings: JobSettings) -> str:
 
 def explain_json(plan: JobPlan, settings: JobSettings) -> dict[str, Any]:
     """The same as plain data, ready for `json.dumps`."""
+    in_flight = bytes_in_flight([level.slots for level in plan.levels])
     return {
         "name": settings.name,
         "job_id": settings.job_id,
@@ -67,14 +73,17 @@ def explain_json(plan: JobPlan, settings: JobSettings) -> dict[str, Any]:
             {
                 "index": level.index,
                 "slots": level.slots,
+                "bytes_in_flight": in_flight[level.index] if level.index < len(in_flight) else 0,
                 "chains": [_chain(plan, plan.chains[c]) for c in level.chains],
             }
             for level in plan.levels
         ],
         "spark": {
-            "slots": plan.total_slots,
+            "slots": plan.needed_slots,
             "slots_per_level": [level.slots for level in plan.levels],
-            "bytes_in_flight": bytes_in_flight(plan.total_slots, plan.largest_level) if len(plan.levels) > 1 else 0,
+            "beside_queries": [node.name for node in plan.beside_queries],
+            "bytes_in_flight": sum(in_flight),
+            "memory": asdict(need_of_job(plan, settings.backend)),
         },
         "checkpointing": {
             "enabled": settings.checkpointing.enabled,
@@ -113,6 +122,8 @@ def execution_plan(graph: StreamGraph) -> str:
 
 def describe_checkpointing(checkpointing: CheckpointSettings) -> str:
     """One line about when and how checkpoints are taken."""
+    if checkpointing.only_final:
+        return "one at the end of all input (batch mode)"
     if checkpointing.interval_ms is None:
         return "off"
     exact = checkpointing.mode is CheckpointingMode.EXACTLY_ONCE
@@ -269,6 +280,18 @@ def _chain_lines(chain: dict[str, Any]) -> list[str]:
         lines.append(f"    {operator['name']} [{operator['uid']}]{does}")
         lines += [f"      state: {state}" for state in operator["states"]]
     return lines
+
+
+def _slots_text(spark: dict[str, Any]) -> str:
+    beside = spark["beside_queries"]
+    queries = f" + 1 for the Spark {'query' if len(beside) == 1 else 'queries'} beside {', '.join(beside)}"
+    levels = " + ".join(map(str, spark["slots_per_level"]))
+    return f"{_count(spark['slots'], 'slot')} at once: {levels}{queries if beside else ''}"
+
+
+def _memory_text(memory: dict[str, Any]) -> str:
+    more = ", and the state itself" if memory["state_on_top"] else ""
+    return f"up to {_size(memory['largest_worker'])} for a worker, {_size(memory['workers'])} for all{more}"
 
 
 def _pact(node: Node) -> str:

@@ -170,5 +170,15 @@ class JobPlan:
         return sum(level.slots for level in self.levels)
 
     @property
+    def beside_queries(self) -> tuple[Node, ...]:
+        """Sources that a Spark query feeds, and sinks whose output goes on into one."""
+        return tuple(n for n in self.graph.nodes if getattr(n.factory.user_function, "needs_spark_slot", False))
+
+    @property
+    def needed_slots(self) -> int:
+        """All slots of the job, and one that its Spark queries share, if it has any."""
+        return self.total_slots + bool(self.beside_queries)
+
+    @property
     def largest_level(self) -> int:
         return max(level.slots for level in self.levels)

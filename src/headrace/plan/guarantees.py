@@ -12,7 +12,7 @@ Exactly-once means that every event affects the result once; on replay it may be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 from headrace.connectors.sink import SinkGuarantee
@@ -146,6 +146,14 @@ def _processing_promise(plan: JobPlan, between: set[int], checkpointing: Checkpo
 
 
 def _sink_promise(node: Node) -> Promise:
+    promise = _promise_of_kind(node)
+    words = node.factory.sink.guarantee_in_words() if isinstance(node.factory, SinkFactory) else None
+    if words is None:
+        return promise
+    return replace(promise, reason=f'sink "{node.name}" {words[0]}', remedy=words[1])
+
+
+def _promise_of_kind(node: Node) -> Promise:
     if isinstance(node.factory, CollectFactory):
         return Promise(
             Part.SINK, Guarantee.EXACTLY_ONCE, "collected results are handed over when their checkpoint completes"

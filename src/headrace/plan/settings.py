@@ -30,10 +30,10 @@ class CheckpointingMode(Enum):
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of the checkpoints when the job is cancelled. They survive a failure in any case."""
+    """What becomes of the checkpoints when the job is cancelled or has finished. They survive a failure in any case."""
 
-    DELETE_ON_CANCELLATION = "deleted when the job is cancelled"
-    RETAIN_ON_CANCELLATION = "kept when the job is cancelled"
+    DELETE_ON_CANCELLATION = "deleted when the job is cancelled, or has finished"
+    RETAIN_ON_CANCELLATION = "kept when the job is cancelled, or has finished"
     NO_EXTERNALIZED_CHECKPOINTS = "deleted when the job is cancelled or finished"
 
 
@@ -43,6 +43,8 @@ class CheckpointSettings:
 
     interval_ms: int | None = None
     """None: checkpointing is off."""
+    only_final: bool = False
+    """One checkpoint when all input has ended, and none before: batch mode. Without an interval."""
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     unaligned: bool = False
     aligned_timeout_ms: int = 0
@@ -57,6 +59,8 @@ class CheckpointSettings:
     alignment_max_bytes: int = 64 * 1024 * 1024
     """A task that had to set aside more than this takes its snapshot before the last barrier."""
     storage: CheckpointStorage = field(default_factory=JobManagerCheckpointStorage)
+    local_recovery: bool = True
+    """Whether hosts keep copies of what their tasks stored, so that a restart there need not read it from storage."""
 
     def __post_init__(self) -> None:
         if self.interval_ms is not None:
@@ -71,7 +75,7 @@ class CheckpointSettings:
 
     @property
     def enabled(self) -> bool:
-        return self.interval_ms is not None
+        return self.interval_ms is not None or self.only_final
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +100,16 @@ class JobSettings:
     """Whether what `restore_from` names becomes this job's own, which deletes it when it needs it no more."""
     allow_non_restored: bool = False
     """Whether state in the checkpoint that no operator claims may be left behind."""
+    allow_duplicates: bool = False
+    """Whether `restore_from` may be older than what sinks have committed."""
     take_over: bool = False
     """Whether to take the job's directory from a live owner."""
     master: str | None = None
     """Spark's master URL; None for the session that exists, or local slots as many as are needed."""
+    python_files: tuple[str, ...] = ()
+    """Modules, zips and folders of the driver that workers must find too, wherever they run."""
+    batch: bool = False
+    """Whether the job gives final results of bounded input: a failure begins it anew."""
     savepoint_dir: str | None = None
     """Where savepoints go that are asked for without a place."""
 

@@ -2,40 +2,35 @@
 
     SavepointWriter.new("counts").with_operator("per-user").keyed_state(COUNT, rows).savepoint.write("savepoints/first")
 
-The state of an operator that is touched goes through a RocksDB database of its own in a temporary directory, with the
-same checks as in a running job, and comes out in the canonical format: so it may be larger than memory, and both
-backends restore it at any parallelism. All other operators are copied file by file, with their hashes checked.
+The state of an operator that is touched goes through a database of its own (`keyed_part.py`) and comes out in the
+canonical format, which both backends restore at any parallelism. What comes from a DataFrame is written by Spark's
+tasks (`from_frames.py`). All other operators are copied file by file, with their hashes checked.
 """
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from headrace.backends.rocksdb.backend import RocksDBBackend
-from headrace.checkpoint.handles import KeyedSnapshot, OperatorStateShare, StateFile, StateShape, SubtaskSnapshot
-from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecord
+from headrace.checkpoint.handles import KeyedSnapshot, OperatorStateShare, StateFile, SubtaskSnapshot
+from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecord, files_of, state_files
 from headrace.checkpoint.places import find_place
 from headrace.checkpoint.savepoint import SavepointDirectory
 from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, check_contents, storage_for
 from headrace.errors import DamagedCheckpointError, JobDefinitionError, RestoreError
-from headrace.state.backend import BackendContext
-from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor, ValueStateDescriptor
+from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.key_groups import DEFAULT_MAX_PARALLELISM
-from headrace.state.keys import stored_form
 from headrace.state.operator_state import OperatorStates
-from headrace.types.kinds import ListType, MapType, RowType, TupleType, TypeInformation
-from headrace.types.rows import row_class
+from headrace.state_reader.from_frames import Earlier, Frame, SharedWork, write_shares
+from headrace.state_reader.keyed_part import KeyedPart
 
 _CHUNK = 1 << 20
-_FOLDED = ("reducing", "aggregating")
 _ATTEMPT = 1
 
 
@@ -109,17 +104,23 @@ class SavepointWriter:
         storage = storage_for(path)
         directory = SavepointDirectory(storage)
         checkpoint_id = self._base.checkpoint_id
+        if any(writer._frames for writer in self._touched.values()):
+            from headrace.runtime.job.exclusive_create import offer_exclusive_create
+
+            # There is a Spark application: so its JVM may create `_metadata` where pyarrow cannot.
+            offer_exclusive_create()
         try:
             if storage.exists("_metadata"):
                 raise RestoreError(f"{path} holds a savepoint already. Name another directory; it was left as it is.")
-            store = storage.file_store(directory.prefix_for(checkpoint_id, _ATTEMPT))
-            copy = _Copier(self._source, store)
+            target = _Target(storage, directory.prefix_for(checkpoint_id, _ATTEMPT), checkpoint_id)
+            copy = _Copier(self._source, target.store)
             operators = {uid: copy.record(r) for uid, r in self._records.items() if uid not in self._touched}
+            # Records in flight know how many subtasks there were.
+            fixed = any(channel.count for channel in self._base.channels)
             operators |= {
-                uid: copy.output(writer._record(checkpoint_id, store)) for uid, writer in self._touched.items()
+                uid: copy.output(writer._record(target, fixed=fixed)) for uid, writer in self._touched.items()
             }
             records = tuple(operators[uid] for uid in sorted(operators))
-            sizes = [f.size for r in records for s in r.subtasks if s.keyed is not None for f in s.keyed.files]
             metadata = msgspec.structs.replace(
                 self._base,
                 attempt=_ATTEMPT,
@@ -132,10 +133,11 @@ class SavepointWriter:
                     msgspec.structs.replace(channel, cells=copy.file(channel.cells, "cells"))
                     for channel in self._base.channels
                 ),
-                bytes_total=sum(sizes),
-                bytes_uploaded=sum(sizes),
                 tasks=(),
             )
+            size = sum(file.size for file in state_files(metadata))
+            metadata = msgspec.structs.replace(metadata, bytes_total=size, bytes_uploaded=size)
+            target.sweep(files_of(metadata))
             directory.publish(metadata)
         finally:
             self.close()
@@ -146,6 +148,22 @@ class SavepointWriter:
         for writer in self._touched.values():
             writer._close()
         self._cleanup.close()
+
+
+class _Target:
+    """The new savepoint, before it is published."""
+
+    def __init__(self, storage: CheckpointStorage, prefix: str, checkpoint_id: int) -> None:
+        self.storage = storage
+        self.prefix = prefix
+        self.checkpoint_id = checkpoint_id
+        self.store: FileStore = storage.file_store(prefix)
+
+    def sweep(self, named: set[str]) -> None:
+        """Remove what lies there and is not part of it: in-between files, and those of tasks that Spark ran again."""
+        for path in self.storage.list(f"{self.prefix}/"):
+            if path not in named:
+                self.storage.delete(path)
 
 
 class OperatorWriter:
@@ -167,30 +185,27 @@ class OperatorWriter:
         self._record_before = record
         self._name = name or (record.name if record is not None else uid)
         self._folder = folder
-        groups = range(max_parallelism)
-        self._backend = RocksDBBackend(BackendContext(uid, 0, groups, max_parallelism, folder))
-        self._kinds: dict[str, str] = {}
-        """Kinds of states that are kept here as plain values: their functions are not known, and nothing is folded."""
+        self._source = source
+        self._keyed_here: KeyedPart | None = None
+        """What of its keyed state the driver has in its hands; None as long as nobody asked for any."""
+        self._frames: list[Frame] = []
+        """States that Spark's tasks write in the end."""
         self._operator_states = OperatorStates(uid)
         self._replaced: set[str] = set()
-        self._has_keyed = False
-        if record is not None and source is not None:
-            self._load(record, source)
 
-    def _load(self, record: OperatorRecord, source: CheckpointStorage) -> None:
-        snapshots = [self._unfolded(s.keyed) for s in record.subtasks if s.keyed is not None]
-        self._has_keyed = bool(snapshots)
-        if snapshots:
-            self._backend.restore(snapshots, source.file_store("copy"))
+    @property
+    def _saved(self) -> tuple[KeyedSnapshot, ...]:
+        record = self._record_before
+        return () if record is None else tuple(s.keyed for s in record.subtasks if s.keyed is not None)
 
-    def _unfolded(self, keyed: KeyedSnapshot) -> KeyedSnapshot:
-        shapes = []
-        for shape in keyed.shapes:
-            if shape.kind in _FOLDED:
-                self._kinds[shape.name] = shape.kind
-                shape = msgspec.structs.replace(shape, kind="value")
-            shapes.append(shape)
-        return msgspec.structs.replace(keyed, shapes=tuple(shapes))
+    @property
+    def _keyed(self) -> KeyedPart:
+        if self._keyed_here is None:
+            groups = range(self.max_parallelism)
+            self._keyed_here = KeyedPart(self._uid, 0, groups, self.max_parallelism, self._folder)
+            if self._saved and self._source is not None:
+                self._keyed_here.load(self._saved, self._source.file_store("copy"))
+        return self._keyed_here
 
     # Keyed state
 
@@ -202,60 +217,44 @@ class OperatorWriter:
         That is a value; a list of elements for a list state; a dict for a map state; the folded value for a reducing
         state; the accumulator for an aggregating state. What was there under that key is replaced.
         """
-        state = self._state(descriptor)
-        state.set_namespace(namespace)
-        put: Callable[[Any], None] = {"list": _put_list, "map": _put_map}.get(descriptor.KIND, _put_value)(state)
-        context = self._backend.key_context
-        for key, value in rows:
-            context.key = stored_form(key)
-            put(value)
-        context.key = None
+        self._take_over(descriptor.name)
+        self._keyed.put(descriptor, rows, namespace)
         return self
 
     def keyed_state_from_dataframe(
         self, descriptor: StateDescriptor, dataframe: Any, *, key: str = "key", value: str = "value"
     ) -> OperatorWriter:
-        """The same from two columns of a Spark DataFrame, read partition by partition through the driver.
+        """The same from two columns of a Spark DataFrame, by Spark's tasks: each writes a share of the key groups.
 
-        Keys must be unique: of several rows with one key the last one stays.
+        Keys must be unique: of several rows with one key any one stays. The DataFrame is read when the savepoint is
+        written, so what does not fit the state is refused then. Where the savepoint goes, and what it is made from,
+        must be reachable from every executor.
         """
-        convert = _from_spark(_whole_type(descriptor))
-        rows = dataframe.select(key, value).toLocalIterator()
-        return self.keyed_state(descriptor, ((_key_from_spark(row[0]), convert(row[1])) for row in rows))
+        self._take_over(descriptor.name)
+        self._frames.append(Frame(descriptor, dataframe.select(key, value)))
+        return self
+
+    def _take_over(self, state: str) -> None:
+        """What comes later replaces what came before: a DataFrame that is followed by more is read here and now."""
+        for frame in [frame for frame in self._frames if frame.descriptor.name == state]:
+            self._frames.remove(frame)
+            self._keyed.put(frame.descriptor, frame.rows())
 
     def remove_key(self, descriptor: StateDescriptor, key: Any, *, namespace: bytes = b"") -> OperatorWriter:
         """Forget what the state holds under one key."""
-        state = self._state(descriptor)
-        state.set_namespace(namespace)
-        self._backend.key_context.key = stored_form(key)
-        state.clear()
-        self._backend.key_context.key = None
+        self._take_over(descriptor.name)
+        self._keyed.remove(descriptor, key, namespace)
         return self
 
     def timer(self, domain: str, time_ms: int, key: Any, *, namespace: bytes = b"") -> OperatorWriter:
         """Register a timer of `"event"` or `"processing"` time."""
-        self._has_keyed = True
-        self._backend.timers(domain).register(time_ms, stored_form(key), namespace)
+        self._keyed.register_timer(domain, time_ms, key, namespace)
         return self
 
     def remove_timer(self, domain: str, time_ms: int, key: Any, *, namespace: bytes = b"") -> OperatorWriter:
         """Take a timer away; nothing happens if there is none."""
-        self._backend.timers(domain).delete(time_ms, stored_form(key), namespace)
+        self._keyed.delete_timer(domain, time_ms, key, namespace)
         return self
-
-    def _state(self, descriptor: StateDescriptor) -> Any:
-        self._has_keyed = True
-        if descriptor.KIND not in _FOLDED:
-            return self._backend.state(descriptor)
-        known = self._kinds.setdefault(descriptor.name, descriptor.KIND)
-        if known != descriptor.KIND:
-            raise JobDefinitionError(
-                f'State "{descriptor.name}" of operator "{self._uid}" is {known}, not {descriptor.KIND}.'
-            )
-        plain = ValueStateDescriptor(descriptor.name, descriptor.element_type)
-        if descriptor.active_ttl is not None:
-            plain.enable_time_to_live(descriptor.active_ttl)
-        return self._backend.state(plain)
 
     # Operator state
 
@@ -282,48 +281,84 @@ class OperatorWriter:
 
     # Writing
 
-    def _record(self, checkpoint_id: int, store: FileStore) -> OperatorRecord:
-        """The operator as one subtask with all key groups; a restore deals them out again."""
+    def _record(self, target: _Target, *, fixed: bool) -> OperatorRecord:
+        """The operator with its new state. `fixed`: the number of its subtasks must stay.
+
+        Keyed state is divided by key groups, in whatever way: a restore deals them out again.
+        """
         before = self._record_before
-        keyed = None
-        if self._has_keyed:
-            keyed = self._refolded(self._backend.snapshot(checkpoint_id, canonical=True).write(store))
         new = self._operator_states.snapshot()
-        if before is None:
-            subtask = SubtaskSnapshot(self._uid, 0, 1, self.max_parallelism, keyed=keyed, operator_state=new)
-            return OperatorRecord(self._uid, self._name, 1, self.max_parallelism, (subtask,))
-        # Everything but keyed state belongs to single subtasks, so their number stays.
-        first, *others = before.subtasks
-        subtasks = [
-            msgspec.structs.replace(first, keyed=keyed, operator_state=(*self._kept(first.operator_state), *new)),
-            *(
-                msgspec.structs.replace(
-                    other,
-                    keyed=None,
-                    operator_state=(
-                        *self._kept(other.operator_state),
-                        # Every subtask has a copy of broadcast state.
-                        *(share for share in new if share.shape.kind == "broadcast"),
-                    ),
+        if before is None or (not fixed and not any(map(_belongs_to_one, before.subtasks)) and self._frames):
+            keyed = self._keyed_snapshots(target, None) or (None,)
+            width = len(keyed)
+            olds = () if before is None else before.subtasks
+            marks = [old.watermark for old in olds if old.watermark is not None]
+            subtasks = tuple(
+                SubtaskSnapshot(
+                    self._uid,
+                    n,
+                    width,
+                    self.max_parallelism,
+                    keyed=one,
+                    operator_state=new if n == 0 else _copies(new),
+                    ended=bool(olds) and all(old.ended for old in olds),
+                    watermark=min(marks) if olds and len(marks) == len(olds) else None,
                 )
-                for other in others
-            ),
-        ]
-        return msgspec.structs.replace(before, name=self._name, subtasks=tuple(subtasks))
+                for n, one in enumerate(keyed)
+            )
+            return OperatorRecord(self._uid, self._name, width, self.max_parallelism, subtasks)
+        # Everything but keyed state belongs to single subtasks, so their number stays.
+        snapshots = self._keyed_snapshots(target, len(before.subtasks))
+        changed = tuple(
+            msgspec.structs.replace(
+                subtask,
+                keyed=snapshots[n] if n < len(snapshots) else None,
+                operator_state=(*self._kept(subtask.operator_state), *(new if n == 0 else _copies(new))),
+            )
+            for n, subtask in enumerate(before.subtasks)
+        )
+        return msgspec.structs.replace(before, name=self._name, subtasks=changed)
+
+    def _keyed_snapshots(self, target: _Target, shares: int | None) -> tuple[KeyedSnapshot, ...]:
+        """`shares` of them, or one. If nobody says how many: as the DataFrames have partitions, and Spark has slots."""
+        if not self._frames:
+            if self._keyed_here is None and not self._saved:
+                return ()
+            return (self._keyed.save(target.checkpoint_id, target.store),)
+        earlier = Earlier(self._saved, self._source)
+        if self._keyed_here is not None:
+            # What the driver has goes to the tasks through the savepoint's own directory.
+            earlier = Earlier((self._keyed_here.save(target.checkpoint_id, target.store),), target.storage)
+        slots = int(self._frames[0].dataframe.sparkSession.sparkContext.defaultParallelism)
+        widest = max(frame.dataframe.rdd.getNumPartitions() for frame in self._frames)
+        work = SharedWork(
+            self._uid,
+            self.max_parallelism,
+            min(self.max_parallelism, shares or max(1, min(slots, widest))),
+            target.checkpoint_id,
+            target.storage,
+            target.prefix,
+            tuple(frame.descriptor for frame in self._frames),
+            (earlier,) if earlier.snapshots else (),
+        )
+        return write_shares(work, self._frames)
 
     def _kept(self, shares: tuple[OperatorStateShare, ...]) -> Iterator[OperatorStateShare]:
         return (share for share in shares if share.shape.name not in self._replaced)
 
-    def _refolded(self, keyed: KeyedSnapshot) -> KeyedSnapshot:
-        def shape_of(shape: StateShape) -> StateShape:
-            kind = self._kinds.get(shape.name) if shape.kind == "value" else None
-            return shape if kind is None else msgspec.structs.replace(shape, kind=kind)
-
-        return msgspec.structs.replace(keyed, shapes=tuple(map(shape_of, keyed.shapes)))
-
     def _close(self) -> None:
-        self._backend.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._keyed_here is not None:
+            self._keyed_here.close()
+
+
+def _belongs_to_one(subtask: SubtaskSnapshot) -> bool:
+    """Whether a subtask saved anything that is its own, besides keyed state."""
+    return bool(subtask.operator_state or subtask.splits or subtask.prepared or subtask.extra)
+
+
+def _copies(shares: Iterable[OperatorStateShare]) -> tuple[OperatorStateShare, ...]:
+    """What every subtask has a copy of."""
+    return tuple(share for share in shares if share.shape.kind == "broadcast")
 
 
 class _Copier:
@@ -363,52 +398,3 @@ class _Copier:
             copied = self._target.write(name, iter(lambda: stream.read(_CHUNK), b""))
         check_contents(file, copied.size, copied.sha256, f"{self._location}/{file.path}")
         return copied
-
-
-def _put_value(state: Any) -> Callable[[Any], None]:
-    return state.update  # type: ignore[no-any-return]
-
-
-def _put_list(state: Any) -> Callable[[Any], None]:
-    return state.update  # type: ignore[no-any-return]
-
-
-def _put_map(state: Any) -> Callable[[Any], None]:
-    def put(entries: Mapping[Any, Any]) -> None:
-        state.clear()
-        state.put_all(entries)
-
-    return put
-
-
-def _whole_type(descriptor: StateDescriptor) -> TypeInformation:
-    """The type of what a state holds under one key."""
-    if isinstance(descriptor, MapStateDescriptor):
-        return MapType(descriptor.key_type, descriptor.element_type)
-    return ListType(descriptor.element_type) if isinstance(descriptor, ListStateDescriptor) else descriptor.element_type
-
-
-def _from_spark(type_info: TypeInformation) -> Callable[[Any], Any]:
-    """From what Spark gives for a column to what a state of that type takes: structs to rows and tuples."""
-    match type_info:
-        case RowType(names=names, types=types):
-            parts = [_from_spark(t) for t in types]
-            make = row_class(tuple(names))
-            return lambda v: None if v is None else make(*[p(x) for p, x in zip(parts, v, strict=True)])
-        case TupleType(types=types):
-            tuple_parts = [_from_spark(t) for t in types]
-            return lambda v: None if v is None else tuple(p(x) for p, x in zip(tuple_parts, v, strict=True))
-        case ListType(element=element) if not type_info.is_bytes:
-            one = _from_spark(element)
-            return lambda v: None if v is None else [one(x) for x in v]
-        case MapType(key=key, value=value):
-            key_part, value_part = _from_spark(key), _from_spark(value)
-            return lambda v: None if v is None else {key_part(k): value_part(x) for k, x in v.items()}
-    return lambda v: bytes(v) if isinstance(v, bytearray) else v
-
-
-def _key_from_spark(key: Any) -> Any:
-    """A struct as a tuple of its fields, as `key_by` sees a tuple."""
-    if isinstance(key, bytearray):
-        return bytes(key)
-    return tuple(map(_key_from_spark, key)) if isinstance(key, tuple) else key

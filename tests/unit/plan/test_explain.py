@@ -14,6 +14,7 @@ from headrace.operators.factories import ReduceFactory, WithStateFactory
 from headrace.plan.buffers import bytes_in_flight
 from headrace.plan.explain import describe_checkpointing, execution_plan, explain, explain_json
 from headrace.plan.graph import Broadcast, Hash, KeySpec, Rebalance
+from headrace.plan.memory import need_of_job
 from headrace.plan.restart import FixedDelayRestart
 from headrace.plan.settings import CheckpointingMode, CheckpointSettings, JobSettings
 from headrace.types.information import Types
@@ -37,6 +38,9 @@ def test_a_job_on_one_page() -> None:
         backend=RocksDBOptions(),
         restart=FixedDelayRestart(60, 10_000),
     )
+    (in_flight,) = bytes_in_flight([1, 3])
+    flight = f"{in_flight / 2**20:.1f} MiB"
+    need = need_of_job(beads().plan(), settings.backend)
     assert explain(beads().plan(), settings) == (
         f"""\
 Job Bead counts (id bead-counts)
@@ -45,6 +49,7 @@ Level 0, 1 slot
   chain of parallelism 1 on slot 0
     beads [beads]: collection of 1 values
       state: positions of its splits
+  ⇒ at most {flight} on the way to level 1
 
 Level 1, 3 slots
   ⇐ beads, by key (colour): any object
@@ -54,7 +59,8 @@ Level 1, 3 slots
     out [out]: PromisingSink
 
 Spark        4 slots at once: 1 + 3
-             at most {bytes_in_flight(4, 3) / 2**20:.1f} MiB on the way between tasks
+             at most {flight} on the way between tasks
+Memory       up to {need.largest_worker / 2**20:.1f} MiB for a worker, {need.workers / 2**20:.1f} MiB for all
 Checkpoints  every 1000 ms, exactly-once, aligned; the last 1 kept, deleted when the job is cancelled or finished; \
 3 failures in a row tolerated
 Storage      file:///checkpoints, survives the loss of a task and of this process; of this machine only if \
@@ -72,6 +78,7 @@ def test_without_checkpoints_the_page_says_what_is_missing() -> None:
     for line in (
         "Checkpoints  off",
         "Storage      memory:, survives the loss of a task, not of this process",
+        "for all, and the state itself",
         "Backend      heap, asynchronous snapshots",
         "Restart      none: the first failure ends the job",
         "Guarantee    at-most-once end to end",

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from headrace.runtime.control.messages import DriverMessage, Message
-from headrace.runtime.control.wire import Connection, ConnectionLost, greet_as_client
-
-CONNECT_TIMEOUT_S = 20.0
+from headrace.runtime.control.wire import ConnectionLost, connect
 
 
 class ControlClient:
     """One connection to the driver. `send` is thread-safe; `listen` runs in a thread of its own."""
 
     def __init__(self, host: str, port: int, secret: bytes) -> None:
-        sock = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection = Connection(sock)
-        try:
-            greet_as_client(self._connection, secret)
-        except BaseException:
-            self._connection.close()
-            raise
-        sock.settimeout(None)
+        self._connection = connect(host, port, secret)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(DriverMessage)
 
     def send(self, message: Message) -> None:

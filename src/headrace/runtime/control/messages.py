@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.checkpoint.handles import ChannelSnapshot, KeyedSnapshot, OperatorStateShare, TaskSnapshot
+from headrace.checkpoint.handles import (
+    ChannelSnapshot,
+    KeyedSnapshot,
+    OperatorStateShare,
+    RestoredBytes,
+    TaskSnapshot,
+)
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -28,6 +34,7 @@ class Ready(Message, frozen=True):
     """State is restored and every operator is open."""
 
     restore_ms: int = 0
+    restored: RestoredBytes = RestoredBytes()
 
 
 class SplitRequest(Message, frozen=True):
@@ -43,6 +50,14 @@ class Announced(Message, frozen=True):
     uid: str
     subtask: int
     splits: tuple[bytes, ...]
+
+
+class Reached(Message, frozen=True):
+    """How far the slowest split of a source subtask is, where watermarks are aligned; the largest time if none is."""
+
+    uid: str
+    subtask: int
+    watermark: int
 
 
 class Acknowledge(Message, frozen=True):
@@ -82,14 +97,24 @@ class Failed(Message, frozen=True):
     cause: str = ""
 
 
+class ResultsHello(Message, frozen=True):
+    """The first message on a connection for results: whose they are. The task has said its hello before."""
+
+    attempt: int
+    level: int
+    slot: int
+
+
 class Collected(Message, frozen=True):
-    """Records for `execute_and_collect`."""
+    """Records for `execute_and_collect`, on a connection of their own. The driver answers `Taken`."""
 
     collector: str
     uid: str
     subtask: int
     checkpoint_id: int
     payload: bytes
+    more: bool = False
+    """The payload goes on in the next message."""
 
 
 class Printed(Message, frozen=True):
@@ -116,15 +141,18 @@ TaskMessage = (
     | Ready
     | SplitRequest
     | Announced
+    | Reached
     | Acknowledge
     | Decline
     | Committed
     | Drained
     | Failed
-    | Collected
     | Printed
     | Progress
 )
+
+FirstMessage = TaskMessage | ResultsHello
+"""What a connection may begin with; everything but the two hellos is turned away."""
 
 # -- from the driver to a task
 
@@ -150,6 +178,8 @@ class Deploy(Message, frozen=True):
     reroute: bool = False
     known_shared: tuple[str, ...] = ()
     """Shared files of the restored checkpoint, which need not be stored again."""
+    checkpoint_id: int | None = None
+    """The restored checkpoint, if it is of this run: the task's host may still have copies of its files."""
 
 
 class Start(Message, frozen=True):
@@ -163,6 +193,14 @@ class AssignSplits(Message, frozen=True):
     subtask: int
     splits: tuple[bytes, ...]
     last: bool = False
+
+
+class AlignTo(Message, frozen=True):
+    """How far the slowest other subtask of this source's alignment group is."""
+
+    uid: str
+    subtask: int
+    floor: int
 
 
 class Trigger(Message, frozen=True):
@@ -206,4 +244,10 @@ class Refuse(Message, frozen=True):
     reason: str
 
 
-DriverMessage = Deploy | Start | AssignSplits | Trigger | SavepointTarget | Complete | Abort | Release | Refuse
+class Taken(Message, frozen=True):
+    """The answer to results: the program has them."""
+
+
+DriverMessage = (
+    Deploy | Start | AssignSplits | AlignTo | Trigger | SavepointTarget | Complete | Abort | Release | Refuse
+)

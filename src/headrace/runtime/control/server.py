@@ -12,7 +12,16 @@ from typing import Any
 import msgspec
 
 from headrace.errors import FencedError
-from headrace.runtime.control.messages import Hello, Message, Refuse, TaskMessage
+from headrace.runtime.control.messages import (
+    Collected,
+    FirstMessage,
+    Hello,
+    Message,
+    Refuse,
+    ResultsHello,
+    Taken,
+    TaskMessage,
+)
 from headrace.runtime.control.wire import Connection, ConnectionLost, greet_as_server
 
 HANDSHAKE_TIMEOUT_S = 10.0
@@ -43,15 +52,27 @@ ServerEvent = TaskJoined | TaskSaid | TaskLost
 
 
 class ControlServer:
-    """Listens for the tasks of one attempt. `on_event` is called from connection threads."""
+    """Listens for the tasks of one attempt. `on_event` and `on_results` are called from connection threads.
+
+    A task that collects results opens a second connection for them, so that neither their size nor the time it takes
+    to unpack them holds back what the coordinator has to know. When `on_results` has returned, the task is told.
+    """
 
     def __init__(
-        self, host: str, port: int, secret: bytes, attempt: int, on_event: Callable[[ServerEvent], None]
+        self,
+        host: str,
+        port: int,
+        secret: bytes,
+        attempt: int,
+        on_event: Callable[[ServerEvent], None],
+        on_results: Callable[[Collected], None] = lambda results: None,
     ) -> None:
         self._secret = secret
         self._attempt = attempt
         self._on_event = on_event
+        self._on_results = on_results
         self._connections: dict[TaskKey, Connection] = {}
+        self._results: set[Connection] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._socket = socket.create_server((host, port), backlog=512)
@@ -69,8 +90,9 @@ class ControlServer:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            connections = list(self._connections.values())
+            connections = [*self._connections.values(), *self._results]
             self._connections.clear()
+            self._results.clear()
         # A blocked accept() does not notice a closed socket, but it does notice a shutdown.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -90,11 +112,13 @@ class ControlServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(HANDSHAKE_TIMEOUT_S)
         connection = Connection(sock)
-        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(TaskMessage)
         try:
             greet_as_server(connection, self._secret)
-            hello = decoder.decode(connection.receive())
+            hello = msgspec.msgpack.decode(connection.receive(), type=FirstMessage)
             sock.settimeout(None)
+            if isinstance(hello, ResultsHello):
+                self._take_results(hello, connection)
+                return
             task = self._register(hello, connection)
         except (FencedError, ConnectionLost, msgspec.MsgspecError):
             connection.close()
@@ -103,6 +127,7 @@ class ControlServer:
             connection.close()
             return
         self._on_event(TaskJoined(task, hello))
+        decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(TaskMessage)
         try:
             while True:
                 self._on_event(TaskSaid(task, decoder.decode(connection.receive())))
@@ -114,6 +139,31 @@ class ControlServer:
             connection.close()
             if current:
                 self._on_event(TaskLost(task, str(error)))
+
+    def _take_results(self, hello: ResultsHello, connection: Connection) -> None:
+        """Until the connection ends. Nothing is reported then: a task that is gone is missed on its other one."""
+        with self._lock:
+            # Only behind a hello: so a task that was turned away hands over nothing either.
+            known = (hello.level, hello.slot) in self._connections
+            if hello.attempt == self._attempt and known and not self._closed:
+                self._results.add(connection)
+            else:
+                known = False
+        decoder = msgspec.msgpack.Decoder(Collected)
+        taken = msgspec.msgpack.encode(Taken())
+        parts: list[bytes] = []
+        try:
+            while known:
+                results = decoder.decode(connection.receive())
+                parts.append(results.payload)
+                if not results.more:
+                    self._on_results(msgspec.structs.replace(results, payload=b"".join(parts)))
+                    parts = []
+                    connection.send(taken)
+        finally:
+            with self._lock:
+                self._results.discard(connection)
+            connection.close()
 
     def _register(self, hello: Any, connection: Connection) -> TaskKey | None:
         if not isinstance(hello, Hello):

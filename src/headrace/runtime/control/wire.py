@@ -22,6 +22,7 @@ from headrace.errors import FencedError
 _LENGTH = struct.Struct(">I")
 LARGEST_FRAME = 1 << 30
 NONCE = 32
+CONNECT_TIMEOUT_S = 20.0
 
 
 class ConnectionLost(Exception):
@@ -102,3 +103,17 @@ def greet_as_client(connection: Connection, secret: bytes) -> None:
         raise FencedError("The driver turned this task away: it belongs to another attempt.") from error
     if not hmac.compare_digest(proof, _proof(secret, b"driver", mine)):
         raise FencedError("What answers on the driver's control port is not this attempt's driver.")
+
+
+def connect(host: str, port: int, secret: bytes) -> Connection:
+    """A connection to the driver of this attempt, both ends known to each other."""
+    sock = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = Connection(sock)
+    try:
+        greet_as_client(connection, secret)
+    except BaseException:
+        connection.close()
+        raise
+    sock.settimeout(None)
+    return connection

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import failpoints
+from headrace.checkpoint.handles import RestoredBytes
 from headrace.checkpoint.job_directory import JobDirectory, PublishOutcomeUnknownError
 from headrace.checkpoint.lifecycle import actions as act
 from headrace.checkpoint.lifecycle import facts
@@ -34,6 +35,7 @@ from headrace.plan.graph import JobPlan
 from headrace.plan.settings import CheckpointingMode, JobSettings
 from headrace.runtime.control import messages as msg
 from headrace.runtime.control.server import ControlServer, TaskJoined, TaskKey, TaskLost, TaskSaid
+from headrace.runtime.control.wire import ConnectionLost
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
 from headrace.runtime.job.outcomes import (
@@ -45,6 +47,7 @@ from headrace.runtime.job.outcomes import (
     SourcePositions,
     SparkEnded,
     TaskDiedError,
+    UnreadableResults,
     error_of,
 )
 from headrace.runtime.job.restoration import Restoration
@@ -118,6 +121,7 @@ class Attempt:
                 tolerable_failures=checkpointing.tolerable_failures,
                 retain=checkpointing.retain,
                 unaligned=self._unaligned,
+                final_checkpoint=checkpointing.only_final,
             ),
             frozenset(self._tasks),
             directory.next_checkpoint_id(),
@@ -126,6 +130,7 @@ class Attempt:
         self._enumerators = Enumerators(plan, self._send_to_reader)
         self._enumerator_states: dict[int, dict[str, bytes]] = {}
         self._ready: set[TaskKey] = set()
+        self._restored = RestoredBytes()
         self._pids: dict[str, int] = {}
         self._released = False
         self._started_at = time.monotonic()
@@ -138,7 +143,7 @@ class Attempt:
         secret = secrets.token_bytes(32)
         host = "127.0.0.1" if self._handle.is_local else str(self._handle.context.getConf().get("spark.driver.host"))
         bind = "127.0.0.1" if self._handle.is_local else "0.0.0.0"
-        self._server = ControlServer(bind, 0, secret, self.number, self._events.put)
+        self._server = ControlServer(bind, 0, secret, self.number, self._events.put, self._take_results)
         self._job = SparkJob(
             self._handle,
             [self._level(level.index, host, secret) for level in self._plan.levels],
@@ -189,9 +194,10 @@ class Attempt:
             object_reuse=settings.object_reuse,
             buffer_timeout_ms=settings.buffer_timeout_ms,
             job_parameters=settings.job_parameters,
-            announce_positions=not settings.checkpointing.enabled,
+            announce_positions=not (settings.checkpointing.enabled or settings.batch),
             restore_storage=self._restoration.storage,
             failpoints=failpoints.configured(),
+            history=self._directory.history,
         )
         return LevelSpec(self._plan.levels[level].slots, LevelTask(deployment))
 
@@ -287,20 +293,22 @@ class Attempt:
                 return self._perform(self._lifecycle.handle(request, now_ms()))
             case OwnershipLost(reason):
                 return self._failed(FencedError(reason))
+            case UnreadableResults(error):
+                # A class that workers can load and the program cannot: they would come again in every attempt.
+                raise error
         return None
 
     def _on_message(self, task: TaskKey, message: Any) -> Outcome | None:
         who = facts.TaskId(*task)
         now = now_ms()
         match message:
-            case msg.Ready():
+            case msg.Ready(_, restored):
+                self._restored += restored
                 self._ready.add(task)
                 if len(self._ready) == len(self._tasks):
                     self._begin()
-            case msg.SplitRequest(uid, subtask):
-                self._enumerators.request(uid, subtask)
-            case msg.Announced(uid, subtask, splits):
-                self._enumerators.announced(uid, subtask, splits)
+            case msg.SplitRequest() | msg.Announced() | msg.Reached():
+                self._enumerators.hear(message)
             case msg.Acknowledge(checkpoint_id, snapshot):
                 if checkpoint_id in self._savepoints:
                     order = self._savepoints[checkpoint_id]
@@ -317,8 +325,6 @@ class Attempt:
                 return self._perform(self._lifecycle.handle(facts.TaskCommitted(checkpoint_id, who), now))
             case msg.Drained():
                 return self._perform(self._lifecycle.handle(facts.TaskDrained(who), now))
-            case msg.Collected(collector, uid, subtask, checkpoint_id, payload):
-                self._collected.take(collector, uid, subtask, checkpoint_id, payload)
             case msg.Printed(lines):
                 for line in lines:
                     print(line, flush=True)
@@ -328,13 +334,26 @@ class Attempt:
                 return self._failed(error_of(message, restoring=len(self._ready) < len(self._tasks)))
         return None
 
+    def _take_results(self, results: msg.Collected) -> None:
+        """On a connection's thread: unpacking them is no work for the coordinator."""
+        c = results
+        try:
+            self._collected.take(c.collector, c.uid, c.subtask, c.checkpoint_id, c.payload)
+        except Exception as error:
+            self._events.put(UnreadableResults(error))
+            raise ConnectionLost(f"results of {c.uid} cannot be read") from error
+
     def _begin(self) -> None:
         for task in self._tasks:
             self._server.send(task, msg.Start())
         self._enumerators.start(now_ms())
         self._perform(self._lifecycle.handle(facts.TasksRunning(), now_ms()))
         self._board.update(
-            status=JobStatus.RUNNING, attempt=self.number, task_pids=dict(self._pids), storage=self._storage_text()
+            status=JobStatus.RUNNING,
+            attempt=self.number,
+            task_pids=dict(self._pids),
+            storage=self._settings.checkpointing.storage.location,
+            restored_bytes=self._restored.as_json(),
         )
         metadata = self._restoration.metadata
         self._board.event(
@@ -342,10 +361,8 @@ class Attempt:
             attempt=self.number,
             restored=None if metadata is None else metadata.checkpoint_id,
             started_in_ms=round((time.monotonic() - self._started_at) * 1_000),
+            bytes=self._restored.as_json(),
         )
-
-    def _storage_text(self) -> str:
-        return self._settings.checkpointing.storage.location
 
     def _failed(self, error: HeadraceError) -> Outcome:
         self._board.update(status=JobStatus.FAILING, last_failure=str(error))
@@ -450,6 +467,7 @@ class Attempt:
             bytes_total=sum(s.bytes_total for s in action.snapshots),
             bytes_uploaded=sum(s.bytes_uploaded for s in action.snapshots),
             tasks=timings_of(action.snapshots),
+            history=self._directory.history,
         )
         try:
             failpoints.hit("before_publish")

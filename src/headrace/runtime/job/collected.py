@@ -22,7 +22,12 @@ class CollectedResults:
         self._ended = False
 
     def take(self, collector: str, uid: str, subtask: int, checkpoint_id: int, payload: bytes) -> None:
-        """Records of one subtask and checkpoint; 0 stands for records that no checkpoint holds back."""
+        """Records of one subtask and checkpoint; 0 stands for records that no checkpoint holds back.
+
+        Tasks' connections call it, each on a thread of its own, and so does a recovery, perhaps at the same time: what
+        comes first is in the queue as a whole before the next begins, so each subtask's order stays.
+        """
+        values = decode_batch(payload)
         with self._lock:
             if checkpoint_id:
                 key = (collector, uid, subtask, checkpoint_id)
@@ -30,8 +35,8 @@ class CollectedResults:
                     return
                 self._taken.add(key)
             target = self._queue(collector)
-        for value in decode_batch(payload):
-            target.put(value)
+            for value in values:
+                target.put(value)
 
     def end(self) -> None:
         """The job is over: iterators end behind what they have."""

@@ -10,7 +10,8 @@ import msgspec
 from headrace.connectors.source import Source, SplitEnumerator
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan, Node
-from headrace.runtime.control.messages import AssignSplits, Message
+from headrace.runtime.control.messages import Announced, AssignSplits, Message, Reached, SplitRequest
+from headrace.runtime.job.alignment import Alignments
 
 
 class _SourceContext:
@@ -36,6 +37,7 @@ class Enumerators:
 
     def __init__(self, plan: JobPlan, send: Callable[[str, int, Message], None]) -> None:
         self._send = send
+        self._alignments = Alignments(plan, send)
         self._nodes = [n for n in plan.graph.nodes if isinstance(n.factory, SourceFactory)]
         self._enumerators: dict[str, SplitEnumerator[Any]] = {}
         self._next_discovery: dict[str, int] = {}
@@ -61,6 +63,16 @@ class Enumerators:
             enumerator.start()
             if enumerator.discovery_interval_ms is not None:
                 self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
+
+    def hear(self, message: SplitRequest | Announced | Reached) -> None:
+        """What the task of a reader says."""
+        match message:
+            case SplitRequest(uid, subtask):
+                self.request(uid, subtask)
+            case Announced(uid, subtask, splits):
+                self.announced(uid, subtask, splits)
+            case Reached():
+                self._alignments.take(message)
 
     def request(self, uid: str, subtask: int) -> None:
         """A reader asks for a split. If the enumerator gives no answer, the reader is told that there is none now."""
@@ -95,6 +107,10 @@ class Enumerators:
                 assert enumerator.discovery_interval_ms is not None
                 self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
         return min(self._next_discovery.values(), default=None)
+
+    def look(self, uid: str) -> None:
+        """There is something new for this source to discover."""
+        self._enumerators[uid].discover()
 
     def close(self) -> None:
         for enumerator in self._enumerators.values():

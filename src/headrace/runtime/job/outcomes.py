@@ -62,6 +62,13 @@ class OwnershipLost:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableResults:
+    """Collected results arrived that the driver's process cannot unpack."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePositions:
     """Where sources stood when an attempt without checkpoints ended: they never go back behind it."""
 

@@ -13,9 +13,10 @@ from headrace.connectors.sink import Committer
 from headrace.errors import RestoreError
 from headrace.operators.factories import CollectFactory, SinkFactory, SourceFactory
 from headrace.operators.sink import commit_with_retries, payload_of
-from headrace.plan.graph import Broadcast, JobPlan
+from headrace.plan.graph import Broadcast, Custom, JobPlan, Partitioning, Rescale
 from headrace.runtime.control.messages import Deploy, SubtaskRestoration
 from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.task.in_flight import FIXED_ROUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Restoration:
         ]
         restore = plan_restore(metadata, targets, allow_non_restored=allow_non_restored)
         if restore.needs_rerouting:
-            _refuse_broadcasts_in_flight(plan, metadata)
+            _refuse_fixed_routes_in_flight(plan, metadata)
         return cls(plan, metadata, restore, storage)
 
     def deploy(self, level: int, slot: int) -> Deploy:
@@ -75,6 +76,7 @@ class Restoration:
             reroute=self.restore.needs_rerouting,
             # What lies outside is not ours to refer to: it may be moved or deleted while our checkpoints live.
             known_shared=tuple(sorted(shared_files_of(self.metadata))) if self.storage is None else (),
+            checkpoint_id=self.metadata.checkpoint_id if self.storage is None else None,
         )
 
     def _subtask(self, uid: str, subtask: int) -> SubtaskRestoration:
@@ -125,17 +127,38 @@ class Restoration:
         return len(payloads)
 
 
-def _refuse_broadcasts_in_flight(plan: JobPlan, metadata: CheckpointMetadata) -> None:
-    """A broadcast record in flight was seen by some subtasks and not by others: no new subtask could stand for both."""
+def _refuse_fixed_routes_in_flight(plan: JobPlan, metadata: CheckpointMetadata) -> None:
+    """Records that belong to one old subtask have no place where the subtasks are others.
+
+    A broadcast record in flight was seen by some subtasks and not by others: no new one could stand for both. Forward,
+    rescale and a partitioner of the program's own send a record where others of its kind went before it.
+    """
     before = {record.uid: record.parallelism for record in metadata.operators}
     in_flight = {edge for channel in metadata.channels for edge in channel.edges}
     for edge in plan.graph.edges:
-        target = plan.graph.node(edge.target)
-        old = before.get(target.uid, target.parallelism)
-        if edge.id in in_flight and isinstance(edge.partitioning, Broadcast) and old != target.parallelism:
+        if edge.id not in in_flight or not isinstance(edge.partitioning, FIXED_ROUTES):
+            continue
+        source, target = plan.graph.node(edge.source), plan.graph.node(edge.target)
+        # Where a broadcast or a partitioner sends from does not matter, only where to.
+        ends = (target,) if isinstance(edge.partitioning, Broadcast | Custom) else (target, source)
+        for end in ends:
+            old = before.get(end.uid, end.parallelism)
+            if old == end.parallelism:
+                continue
             raise RestoreError(
-                f"Checkpoint {metadata.checkpoint_id} is unaligned and holds records in flight on the broadcast to "
-                f'"{target.name}" (uid {target.uid}), so it restores only at the parallelism it was taken at, which '
-                f"is {old}, not {target.parallelism}. Restore it at {old} and take a savepoint, or restore an aligned "
-                "checkpoint."
+                f"Checkpoint {metadata.checkpoint_id} is unaligned and holds records in flight on the "
+                f'{_route_name(edge.partitioning)} to "{target.name}" (uid {target.uid}), so it restores only at the '
+                f'parallelism it was taken at: that of "{end.name}" (uid {end.uid}) is {old}, not {end.parallelism}. '
+                f"Restore it at {old} and take a savepoint, or restore an aligned checkpoint."
             )
+
+
+def _route_name(partitioning: Partitioning) -> str:
+    match partitioning:
+        case Broadcast():
+            return "broadcast"
+        case Custom():
+            return "partition_custom edge"
+        case Rescale():
+            return "rescale edge"
+    return "forward edge"

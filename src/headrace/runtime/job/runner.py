@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import signal
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 from headrace.checkpoint.claims import claim, claimant, remove_claimed
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lease import Lease
+from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.location import MissingCheckpointError, OpenedCheckpoint, open_checkpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.savepoint import savepoint_location
+from headrace.checkpoint.storage.paths import WriterScope
 from headrace.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
@@ -34,10 +34,13 @@ from headrace.errors import (
 )
 from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
+from headrace.plan.memory import need_of_job
 from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
-from headrace.runtime.job.attempt import Attempt
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
+from headrace.runtime.job.going_back import point_of, refuse_going_back
+from headrace.runtime.job.interrupts import Interrupts
 from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.outcomes import (
     Command,
@@ -50,11 +53,13 @@ from headrace.runtime.job.outcomes import (
 from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders
+from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport, now_ms
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle, obtain_session
 
 LEASE_RENEWAL_S = 2.0
+LOOK_EVERY_S = 0.2
 
 _NO_RESTART = (ConfigurationError, JobDefinitionError, RestoreError, FencedError, JobOwnedError, OutputLostError)
 """Trying again cannot help."""
@@ -79,9 +84,12 @@ class JobRun:
         self._command: str | None = None
         self._wanted = threading.Event()
         self._started_ms = now_ms()
+        self._began = False
+        """An attempt has written down what it starts from: what was asked for with --from has been heeded."""
         self._asked = ""
         """Where what was asked for with --from lies."""
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id)
+        self._ends = SparkEnds(plan, settings, self._directory)
         self._lease = Lease(settings.checkpointing.storage, settings.job_id)
         self._thread = threading.Thread(target=self._run, name=f"job-{settings.job_id}", daemon=True)
 
@@ -101,6 +109,11 @@ class JobRun:
         if drain and not stop:
             raise ConfigurationError("drain sends the end of event time into the stream: it goes with stop only.")
         settings = self._settings
+        if settings.batch:
+            raise ConfigurationError(
+                f'Job "{settings.name}" runs in batch mode, which takes no savepoints. Cancel it, or run it in '
+                "streaming mode."
+            )
         parent = directory or settings.savepoint_dir
         order = SavepointOrder(
             savepoint_location(parent, settings.checkpointing.storage, settings.job_id), stop=stop, drain=drain
@@ -141,6 +154,7 @@ class JobRun:
         for close in getattr(self, "_observers", ()):
             close()
         self.collected.end()
+        self._ends.close()
         self._stopped.set_result(None)
         if self._requests is not None:
             # Before the result, at which a program may end its process: whoever asked from outside is told first.
@@ -169,29 +183,51 @@ class JobRun:
         for node in self._plan.graph.nodes:
             if isinstance(node.factory, SinkFactory):
                 node.factory.sink.preflight_for(node.parallelism, self._settings.checkpointing.max_concurrent)
+        with contextlib.ExitStack() as owned:
+            if goes_by_the_jvm(self._settings.checkpointing.storage):
+                # Only Spark's JVM can create the lease there.
+                handle = self._session(owned)
+                self._own(owned)
+            else:
+                self._own(owned)
+                handle = self._session(owned)
+            self._check(handle)
+            self._ends.preflight(handle)
+            self._attempts(handle)
+
+    def _own(self, owned: contextlib.ExitStack) -> None:
+        """Acquire the lease and renew it until the stack unwinds."""
         self._lease.acquire(self._settings.take_over)
         renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._over = threading.Event()
         renewing.start()
-        try:
-            handle = obtain_session(
-                self._spark,
-                self._plan.total_slots,
-                self._plan.largest_level,
-                self._settings.name,
-                self._settings.master,
-            )
-            try:
-                require(preflight(handle, self._plan.total_slots))
-                self._attempts(handle)
-            finally:
-                handle.stop()
-        finally:
+
+        def give_back() -> None:
             self._over.set()
             renewing.join(LEASE_RENEWAL_S * 2)
             # It may be somebody else's by now, or storage may be gone: then it expires by itself.
             with contextlib.suppress(HeadraceError):
                 self._lease.release()
+
+        owned.callback(give_back)
+
+    def _session(self, owned: contextlib.ExitStack) -> SparkHandle:
+        """The Spark application for all attempts, given back when the stack unwinds."""
+        plan, settings = self._plan, self._settings
+        handle = obtain_session(self._spark, plan.needed_slots, plan.largest_level, settings.name, settings.master)
+        owned.callback(handle.stop)
+        handle.ship(settings.python_files)
+        offer_exclusive_create()
+        return handle
+
+    def _check(self, handle: SparkHandle) -> None:
+        """What `headrace doctor` says of Spark stops the job here, or is told and leaves it be."""
+        need = need_of_job(self._plan, self._settings.backend)
+        findings = preflight(handle, self._plan.needed_slots, need, len(self._plan.beside_queries[:1]))
+        require(findings)
+        for finding in findings:
+            if finding.is_advice:
+                self.board.event("advice", text=str(finding))
 
     def _renew(self) -> None:
         while not self._over.wait(LEASE_RENEWAL_S):
@@ -207,14 +243,12 @@ class JobRun:
         run = self._directory.open_run()
         session = self._settings.restart.session()
         positions: SourcePositions | None = None
-        first = True
         while True:
-            outcome, positions = self._attempt(handle, run, positions, first=first)
-            first = False
+            outcome, positions = self._attempt(handle, run, positions, first=not self._began)
             order = self._orders.stopped
             self._orders.end_attempt("the job failed before it was complete")
             if order is not None and outcome.end is not End.FINISHED and not isinstance(outcome.error, _NO_RESTART):
-                outcome = self._finish_stop(order, outcome)
+                outcome = self._finish_stop(handle, order, outcome)
             match outcome.end:
                 case End.FINISHED:
                     self._end_run("FINISHED", JobStatus.FINISHED)
@@ -266,23 +300,34 @@ class JobRun:
         number = directory.claim_attempt()
         metadata, outside = self._choose(first)
         storage, source = (None, "") if outside is None else (outside.storage, outside.path)
+        asked = first and bool(self._settings.restore_from)
         restoration = Restoration.of(
             self._plan, metadata, storage, allow_non_restored=self._settings.allow_non_restored
         )
         if restoration.restore is not None and restoration.restore.dropped:
             self.board.event("left-behind", what=restoration.restore.dropped)
+        if asked and metadata is not None and not self._settings.allow_duplicates:
+            try:
+                refuse_going_back(self._plan, metadata, directory, source)
+            except (CommitFailedError, CommitOutcomeUnknownError) as error:
+                return Outcome(End.FAILED, error), None
         claimed = self._claim(outside)
         own_id = metadata.checkpoint_id if metadata is not None and not source else None
-        directory.record_restored(number, own_id, source)
+        origin = point_of(metadata) if metadata is not None and source and metadata.history else None
+        directory.record_restored(number, own_id, source, origin)
+        self._began = True
         try:
             restoration.commit_sinks(self.job_id, number, self.collected, directory.storage)
         except (CommitFailedError, CommitOutcomeUnknownError) as error:
             return Outcome(End.FAILED, error), None
+        refused = self._ends.recover(handle, restoration, number)
+        if refused is not None:
+            return Outcome(End.FAILED, refused), None
         retained = [directory.load(ref) for ref in directory.completed()] if not source else []
         self._drop_orphans()
         self.board.update(attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id)
         self._forget_old_events()
-        attempt = Attempt(
+        attempt = self._ends.attempt(
             plan=self._plan,
             settings=self._settings,
             handle=handle,
@@ -299,7 +344,7 @@ class JobRun:
             first_complete=(lambda: None) if claimed is None else (lambda: remove_claimed(claimed)),
         )
         outcome = attempt.run()
-        off = not self._settings.checkpointing.enabled
+        off = not (self._settings.checkpointing.enabled or self._settings.batch)
         return outcome, attempt.positions() if off and outcome.end in (End.FAILED, End.GOING_BACK) else None
 
     def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, OpenedCheckpoint | None]:
@@ -343,7 +388,7 @@ class JobRun:
             outside if owner is not None and (owner.job_id, owner.storage) == (self.job_id, storage.location) else None
         )
 
-    def _finish_stop(self, order: SavepointOrder, outcome: Outcome) -> Outcome:
+    def _finish_stop(self, handle: SparkHandle, order: SavepointOrder, outcome: Outcome) -> Outcome:
         """The savepoint that stops the job is complete, but the attempt ended before all its output was committed.
 
         To go back to an older checkpoint would write that output twice, and to stop without it would lose it: so
@@ -362,6 +407,9 @@ class JobRun:
                 f'Job "{self._settings.name}" stopped with savepoint {order.location}, but not all of its output could '
                 f"be committed: {error} Start it from the savepoint with --from: that commits the rest."
             ) from error
+        refused = self._ends.recover(handle, restoration, number)
+        if refused is not None:
+            raise refused
         return Outcome(End.FINISHED)
 
     def _drop_orphans(self) -> None:
@@ -390,6 +438,9 @@ class JobRun:
         self._directory.end(ending)
         if self._settings.checkpointing.retention is not keep:
             self._directory.delete_checkpoints()
+            self._ends.end_run()
+        # Tasks do so when they are released, on whatever host; those of a cancelled job are not.
+        LocalCopies(self._directory.storage.location, WriterScope.of(self._directory.prefix_for(0, 0)).home).remove()
         self.board.update(status=status)
 
 
@@ -401,54 +452,20 @@ def start_job(plan: JobPlan, settings: JobSettings, spark: Any | None) -> JobCli
 
 
 def execute_job(plan: JobPlan, settings: JobSettings, spark: Any | None) -> JobExecutionResult:
-    """Run a job to its end. Ctrl-C suspends it: everything is kept, and the same program goes on from there."""
+    """Run a job to its end. Ctrl-C suspends it: everything is kept, and the same program goes on from there.
+
+    A second Ctrl-C does not wait for that: the process ends at once.
+    """
     run = JobRun(plan, settings, spark)
     run.start()
-    interrupted = threading.Event()
-
-    def interrupt() -> None:
-        interrupted.set()
-        run.suspend()
-
-    restore = _OwnInterrupt(interrupt)
+    interrupts = Interrupts(run.board, settings, run.suspend)
     try:
         # In slices: a main thread that blocks for good would not run signal handlers on every platform.
         while not run.result.done():
-            _wait(run.result, 0.2)
-            restore.refresh()
+            wait([run.result], timeout=LOOK_EVERY_S)
+            interrupts.look()
     finally:
-        restore.undo()
-    if interrupted.is_set() and run.board.report.status is JobStatus.SUSPENDED:
+        interrupts.undo()
+    if interrupts.suspended():
         raise KeyboardInterrupt
     return run.result.result()
-
-
-def _wait(future: Future[Any], timeout: float) -> None:
-    done = threading.Event()
-    future.add_done_callback(lambda _: done.set())
-    done.wait(timeout)
-
-
-class _OwnInterrupt:
-    """Our own SIGINT handler while a job runs: PySpark's would cancel the Spark job before we know why."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._main = threading.current_thread() is threading.main_thread()
-        self._before = signal.getsignal(signal.SIGINT) if self._main else None
-        self.refresh()
-
-    def refresh(self) -> None:
-        """PySpark installs its handler when the session is made, which is later than ours."""
-        if self._main and signal.getsignal(signal.SIGINT) is not self._handle_signal:
-            self._handle_signal = self._handle
-            signal.signal(signal.SIGINT, self._handle_signal)
-
-    _handle_signal: Any = None
-
-    def _handle(self, signum: int, frame: Any) -> None:
-        self._call()
-
-    def undo(self) -> None:
-        if self._main and self._before is not None:
-            signal.signal(signal.SIGINT, self._before)

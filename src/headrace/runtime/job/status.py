@@ -60,6 +60,9 @@ class StatusReport:
     attempt: int = 0
     restarts: int = 0
     restored_checkpoint: int | None = None
+    restored_bytes: dict[str, int] = field(default_factory=dict)
+    """Of the restored state `local`: from copies on the tasks' hosts, `from_store`: from checkpoint storage, `damaged`:
+    copies that could not be used."""
     records_read: int = 0
     records_written: int = 0
     read_per_second: float = 0.0

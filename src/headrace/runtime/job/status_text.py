@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 
@@ -41,7 +43,8 @@ def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> 
     match event.kind:
         case "running":
             restored = detail.get("restored")
-            since = "from the beginning" if restored is None else f"restored from checkpoint {restored}"
+            since = f"restored from checkpoint {restored}{_origin(detail)}"
+            since = "from the beginning" if restored is None else since
             return f"{job} running, pid {report.pid}, attempt {detail['attempt']}, {since}; {storage_text(settings)}"
         case "failure":
             return f"{job} lost attempt {report.attempt}: {detail['message']}"
@@ -61,6 +64,10 @@ def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> 
             return f"{job} goes on from its last checkpoint: {detail['reason']}"
         case "left-behind":
             return f"{job} leaves behind what no operator claims: {'; '.join(detail['what'])}"
+        case "advice":
+            return f"{job}: {detail['text']}"
+        case "suspending":
+            return f"{job} is being suspended; press Ctrl-C again to end at once, without waiting for its tasks"
         case "no-channel":
             return f"{job} cannot be reached by headrace savepoint, stop and cancel: {detail['reason']}"
         case "storage-trouble":
@@ -68,15 +75,48 @@ def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> 
     return None
 
 
+def _origin(running: dict[str, Any]) -> str:
+    """Where restored state came from; nothing for what travelled inside the metadata alone."""
+    found = running.get("bytes", {})
+    local, stored, damaged = (found.get(name, 0) for name in ("local", "from_store", "damaged"))
+    if not local and not stored:
+        return ""
+    unusable = f"; local copies that could not be used: {damaged}" if damaged else ""
+    return f" ({size_text(local)} locally, {size_text(stored)} from storage{unusable})"
+
+
 def storage_text(settings: JobSettings) -> str:
     """Where checkpoints go and what that survives."""
     checkpointing = settings.checkpointing
+    if settings.batch:
+        return "batch mode: a failure begins the job anew"
     if checkpointing.interval_ms is None:
         return "checkpoints off: a failure loses the state"
     every = duration(checkpointing.interval_ms / 1_000)
     storage = checkpointing.storage
     where = "coordinator memory" if storage.location == "memory:" else storage.location
     return f"checkpoints every {every} in {where}, which survives {storage.survives}"
+
+
+def resume_text(report: StatusReport, settings: JobSettings) -> str:
+    """From where the same command goes on, for a job that was stopped by hand."""
+    checkpointing = settings.checkpointing
+    if not checkpointing.enabled:
+        return "Checkpoints are off: the same command begins from the beginning."
+    location = checkpointing.storage.location
+    if location == "memory:":
+        return (
+            "Its checkpoints were in coordinator memory and are gone with this process: the same command begins from "
+            "the beginning. Keep them with --checkpoint-dir."
+        )
+    last = report.last_checkpoint
+    if last is not None:
+        since = f"checkpoint {last.checkpoint_id}"
+    elif report.restored_checkpoint is not None:
+        since = f"checkpoint {report.restored_checkpoint}"
+    else:
+        since = "the beginning, as no checkpoint was complete yet"
+    return f"The same command resumes from {since} ({location})."
 
 
 def ending_text(report: StatusReport, elapsed_s: float) -> str:

@@ -30,8 +30,13 @@ class Finding:
     remedy: str = ""
     """What to do about it; empty where all is well."""
 
+    @property
+    def is_advice(self) -> bool:
+        """Nothing that stops a job, but something to know before it runs."""
+        return self.ok and bool(self.remedy)
+
     def __str__(self) -> str:
-        if self.ok:
+        if self.ok and not self.remedy:
             return f"{self.name}: {self.found}"
         return f"{self.name}: {self.found}; wanted {self.wanted}. {self.remedy}"
 

@@ -12,9 +12,11 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 
+from headrace.plan.memory import MemoryNeed
 from headrace.runtime.spark.errors import SettingMismatch
 from headrace.runtime.spark.java import OLDEST_JAVA
 from headrace.runtime.spark.machine import DEPENDENCIES, Finding, check_machine, require
+from headrace.runtime.spark.memory import available_memory, memory_of_an_executor, memory_on_this_machine
 from headrace.runtime.spark.pipelined import JavaObject, has_pipelined_exchange
 from headrace.runtime.spark.session import SparkHandle, settings_of
 from headrace.runtime.spark.settings import STATIC_SETTINGS, WORKING_VERSIONS, wrong_settings
@@ -24,18 +26,23 @@ __all__ = ["Finding", "check_machine", "preflight", "require"]
 _WORKER_MODULES = ("headrace", *DEPENDENCIES)
 
 
-def preflight(target: SparkHandle | Mapping[str, str], slots_needed: int) -> list[Finding]:
-    """Check a Spark application for a job that needs this many slots at once.
+def preflight(
+    target: SparkHandle | Mapping[str, str], slots_needed: int, memory: MemoryNeed | None = None, query_slots: int = 0
+) -> list[Finding]:
+    """Check a Spark application for a job that needs this many slots at once, and so much memory in its workers.
 
-    With only the settings of an application to be (a mapping), only those are checked.
+    `query_slots` of the slots are for Spark queries at the ends of the job. With only the settings of an application
+    to be (a mapping), only those are checked.
     """
     if not isinstance(target, SparkHandle):
         return _settings(target)
     findings = _settings(settings_of(target.context))
     findings.append(_java_of(target))
     findings.append(_pipelined(target))
-    findings.append(_slots(target, slots_needed))
+    findings.append(_slots(target, slots_needed, query_slots))
     findings.append(_worker(target))
+    if memory is not None:
+        findings.append(_memory(target, slots_needed, memory))
     return findings
 
 
@@ -86,7 +93,7 @@ def _pipelined(handle: SparkHandle) -> Finding:
     )
 
 
-def _slots(handle: SparkHandle, needed: int) -> Finding:
+def _slots(handle: SparkHandle, needed: int, for_queries: int) -> Finding:
     """Slots that other work holds now may come free while the job waits for them; too few in all never will."""
     total, free = handle.total_slots(), handle.free_slots()
     ok = total >= needed
@@ -94,9 +101,15 @@ def _slots(handle: SparkHandle, needed: int) -> Finding:
         "Spark task slots",
         ok,
         f"{free} of {total} free",
-        f"{needed} at once",
+        f"{needed} at once" + (f", {for_queries} of them for Spark queries" if for_queries else ""),
         "" if ok else f"Lower the parallelism, or give Spark {needed} cores (master local[{needed}]).",
     )
+
+
+def _memory(handle: SparkHandle, slots: int, need: MemoryNeed) -> Finding:
+    if handle.is_local:
+        return memory_on_this_machine(need, available_memory())
+    return memory_of_an_executor(need, settings_of(handle.context), handle.context.master, slots)
 
 
 def _worker(handle: SparkHandle) -> Finding:

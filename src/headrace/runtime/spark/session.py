@@ -6,12 +6,15 @@ process starts in it at once, if it is large enough.
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import site
 import sys
 import sysconfig
+import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +86,18 @@ class SparkHandle:
         while running.hasNext():
             busy += int(running.next())
         return max(0, self.total_slots() - busy)
+
+    def ship(self, python_files: Sequence[str]) -> None:
+        """Have workers that start from now on find these modules, zips and folders of the driver."""
+        for path in python_files:
+            if not os.path.isdir(path):
+                self.context.addPyFile(path)
+                continue
+            # Spark takes files alone, and executors fetch them from here when they need them: until this process ends.
+            folder = tempfile.mkdtemp(prefix="headrace-files-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            name = f"{Path(path).name}-{Path(folder).name}"
+            self.context.addPyFile(shutil.make_archive(os.path.join(folder, name), "zip", path))
 
     def stop(self) -> None:
         """Give the application back. One that Headrace made ends with its last handle; a user's own goes on.

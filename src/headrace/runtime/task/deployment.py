@@ -34,6 +34,8 @@ class LevelDeployment:
     restore_storage: CheckpointStorage | None = None
     """Where the restored checkpoint lies, if not in this job's own storage."""
     failpoints: tuple[str, str] = ("", "")
+    history: str = ""
+    """Names the job directory whose attempts are counted here."""
 
     @property
     def storage(self) -> CheckpointStorage:

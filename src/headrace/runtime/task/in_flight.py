@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.errors import DamagedCheckpointError, RestoreError, TypeMismatchError
-from headrace.plan.graph import Broadcast, Edge
+from headrace.plan.graph import Broadcast, Custom, Edge, Forward, Rescale
 from headrace.runtime.task.cells import (
     RECORDS,
     RECORDS_HEADER,
@@ -28,6 +28,11 @@ from headrace.runtime.task.records import COLUMNS, PICKLED, PLAIN, EdgeCodec, sp
 from headrace.runtime.task.spill import Queued
 from headrace.state.key_groups import key_group
 from headrace.state.plain_values import encode_plain
+
+FIXED_ROUTES = (Broadcast, Forward, Rescale, Custom)
+"""How a record may be routed so that it belongs to the subtask it was sent to, and to no other: of a broadcast each
+subtask has a copy that goes with its own state; the others say that these records are dealt with there, and together.
+The driver refuses to restore records in flight on such an edge at another parallelism of either end."""
 
 _FRAME = struct.Struct("<iI")
 
@@ -144,8 +149,11 @@ class Owner:
         if keys is not None:
             m = self._max[address.edge]
             return key_group(keys[place], m) * n // m == subtask  # type: ignore[arg-type]
-        if isinstance(self._edges[address.edge].partitioning, Broadcast):
-            # Each subtask has its own copy in flight, to go with its own state. The driver has made sure that there
-            # are as many subtasks as before.
+        if isinstance(self._edges[address.edge].partitioning, FIXED_ROUTES):
+            if address.target >= n:
+                raise RestoreError(
+                    f"The checkpoint holds a record in flight to subtask {address.target} on edge {address.edge}, "
+                    f"which now leads to {n} subtasks. Restore it at the parallelism it was taken at."
+                )
             return address.target == subtask
         return (address.producer + address.target + place) % n == subtask

@@ -22,8 +22,10 @@ from headrace.operators.base import Attention, Block, Operator
 from headrace.operators.collect import CollectOperator
 from headrace.operators.sink import SinkOperator
 from headrace.operators.watermarks import MAX_WATERMARK
+from headrace.plan.graph import Edge
 from headrace.runtime.control.messages import (
     Abort,
+    AlignTo,
     AssignSplits,
     Committed,
     Complete,
@@ -110,8 +112,11 @@ class Mailbox:
 
         self._by_input = {(edge.id, s.subtask): s for s in subtasks for edge in _in_edges(s, codecs)}
         self._takers = {
-            (edge.id, s.subtask): s.head.input(edge.input) for s in subtasks for edge in _in_edges(s, codecs)
+            (edge.id, s.subtask): (_decoder(s, edge, codecs), s.head.input(edge.input))
+            for s in subtasks
+            for edge in _in_edges(s, codecs)
         }
+        """For each edge and subtask: what makes a block of a cell, and what takes the block."""
         self._sources = [s for s in subtasks if s.source is not None]
         self._operators = [o for s in subtasks for o in s.operators.values()]
         self._timed = [o for o in self._operators if type(o).next_processing_time is not Operator.next_processing_time]
@@ -307,8 +312,9 @@ class Mailbox:
             _, flags, born_us, count = read_records_header(data)
             self._clock.born_us = born_us
             self._records_in += count
-            self._block = self._codecs[address.edge].decode(flags, memoryview(data)[RECORDS_HEADER:])
-            self._block_cell = (channel, self._takers[address.edge, address.target], data)
+            decode, take = self._takers[address.edge, address.target]
+            self._block = decode(flags, memoryview(data)[RECORDS_HEADER:])
+            self._block_cell = (channel, take, data)
             self._continue_block()
             return
         assert subtask.input is not None
@@ -488,7 +494,7 @@ class Mailbox:
     def _letter(self, letter: Any) -> None:
         match letter:
             case Complete(checkpoint_id, shared):
-                self._snapshots.known_shared = frozenset(shared)
+                self._snapshots.completed(checkpoint_id, frozenset(shared))
                 self._complete(checkpoint_id)
             case Abort(checkpoint_id):
                 self._gate.abort(checkpoint_id)
@@ -496,6 +502,10 @@ class Mailbox:
                 for operator in self._operators:
                     operator.aborted(checkpoint_id)
                 self._input_consumed()
+            case AlignTo(uid, number, floor):
+                for subtask in self._sources:
+                    if subtask.source is not None and (subtask.source.context.uid, subtask.subtask) == (uid, number):
+                        subtask.source.align_to(floor)
             case Release():
                 self._released = True
                 if self._level == 0:
@@ -549,5 +559,10 @@ class Mailbox:
         self._progress_at = now + PROGRESS_EVERY_S
 
 
-def _in_edges(subtask: ChainSubtask, codecs: dict[int, EdgeCodec]) -> list[Any]:
+def _decoder(subtask: ChainSubtask, edge: Edge, codecs: dict[int, EdgeCodec]) -> Callable[[int, memoryview], Block]:
+    codec = codecs[edge.id]
+    return codec.decode_undivided if subtask.head.takes_columns(edge.input) else codec.decode
+
+
+def _in_edges(subtask: ChainSubtask, codecs: dict[int, EdgeCodec]) -> list[Edge]:
     return [codec.edge for codec in codecs.values() if codec.edge.target == subtask.chain.nodes[0]]

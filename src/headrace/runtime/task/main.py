@@ -22,6 +22,9 @@ from headrace import failpoints
 from headrace.backends.heap.backend import HeapBackend
 from headrace.backends.heap.options import HeapOptions
 from headrace.backends.rocksdb.backend import RocksDBBackend
+from headrace.checkpoint.local_copies import LocalCopies
+from headrace.checkpoint.local_files import LocalFirstFileStore
+from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.checkpoint.storage.paths import WriterScope
 from headrace.errors import FencedError, HeadraceError, UserFunctionError
 from headrace.operators.base import Attention, OperatorContext, Restored
@@ -30,6 +33,7 @@ from headrace.plan.graph import Edge, Node
 from headrace.plan.settings import CheckpointingMode
 from headrace.runtime.control import messages
 from headrace.runtime.control.client import ControlClient
+from headrace.runtime.control.results import ResultsClient
 from headrace.runtime.control.wire import ConnectionLost
 from headrace.runtime.spark.taskcontext import task_attempt_number
 from headrace.runtime.task.chain import ChainSubtask, build_subtask
@@ -43,7 +47,7 @@ from headrace.runtime.task.printing import DriverStdout
 from headrace.runtime.task.records import EdgeCodec
 from headrace.runtime.task.routing import Router
 from headrace.runtime.task.snapshots import SnapshotWriter
-from headrace.state.backend import BackendContext, FileStore, KeyedStateBackend
+from headrace.state.backend import BackendContext, KeyedStateBackend
 from headrace.state.key_groups import group_range
 
 READ_AHEAD = 256 * 1024
@@ -94,6 +98,7 @@ class Task:
         self._room = threading.Condition()
         self._mailbox: Mailbox | None = None
         self._gate: InputGate | None = None
+        self._copies: LocalCopies | None = None
         self._error: BaseException | None = None
         self._stopping = threading.Event()
         self._local_dir = Path(tempfile.mkdtemp(prefix=f"headrace-{deployment.job_id}-{self._level}-{slot}-"))
@@ -108,6 +113,12 @@ class Task:
         failpoints.configure(self._deployment.failpoints[0], _path_or_none(self._deployment.failpoints[1]))
         deployment = self._deployment
         self._client = ControlClient(deployment.host, deployment.port, deployment.secret)
+        self._results = ResultsClient(
+            deployment.host,
+            deployment.port,
+            deployment.secret,
+            messages.ResultsHello(deployment.attempt, self._level, self._slot),
+        )
         self._client.send(
             messages.Hello(deployment.attempt, self._level, self._slot, os.getpid(), socket.gethostname())
         )
@@ -123,6 +134,7 @@ class Task:
             self._stopping.set()
             self._output.close()
             self._client.close()
+            self._results.close()
             shutil.rmtree(self._local_dir, ignore_errors=True)
 
     # -- the mailbox thread
@@ -136,7 +148,7 @@ class Task:
             assert isinstance(deploy, messages.Deploy)
             started = time.monotonic()
             self._mailbox = mailbox = self._assemble(subtasks, deploy)
-            self._client.send(messages.Ready(round((time.monotonic() - started) * 1_000)))
+            self._client.send(messages.Ready(round((time.monotonic() - started) * 1_000), self._files.restored))
             start = self._client.receive()
             assert isinstance(start, messages.Start), start
             threading.Thread(
@@ -145,6 +157,9 @@ class Task:
             threading.Thread(target=self._read_input, name="input", daemon=True).start()
             mailbox.run()
             self._output.finish()
+            if self._copies is not None:
+                # Released: the run is over.
+                self._copies.remove()
         except OutputClosed:
             pass
         except ConnectionLost as error:
@@ -172,6 +187,8 @@ class Task:
         if snapshots is not None:
             snapshots.close()
         self._background.shutdown(wait=False, cancel_futures=True)
+        if self._copies is not None:
+            self._copies.end()
         for subtask in subtasks:
             for operator in subtask.operators.values():
                 try:
@@ -225,6 +242,8 @@ class Task:
             spill_dir=self._local_dir,
             on_urgent=self._wake,
         )
+        self._copies = self._begin_copies(deploy)
+        self._files = self._restored_files()
         self._snapshots = SnapshotWriter(
             level=self._level,
             slot=self._slot,
@@ -232,6 +251,7 @@ class Task:
             home=deployment.home,
             attempt=deployment.attempt,
             send=self._send,
+            copies=self._copies,
         )
         self._snapshots.known_shared = frozenset(deploy.known_shared)
         self._open(subtasks, deploy)
@@ -257,7 +277,7 @@ class Task:
 
     def _open(self, subtasks: list[ChainSubtask], deploy: messages.Deploy) -> None:
         failpoints.hit("task_open", f"{self._level}.{self._slot}")
-        store = self._restored_files()
+        store = self._files
         restored = {(r.uid, r.subtask): r for r in deploy.subtasks}
         for subtask in subtasks:
             # From the last to the first, as Flink does: an operator may emit in open().
@@ -268,13 +288,27 @@ class Task:
                     if saved is not None:
                         operator.restore(Restored(saved.keyed, saved.operator_state, saved.extra, saved.ended), store)
                 operator.open()
+            if subtask.source is not None:
+                subtask.source.report = lambda uid, number, reached: self._send(messages.Reached(uid, number, reached))
             if subtask.source is not None and self._deployment.announce_positions:
                 subtask.source.announce = self._announce
 
-    def _restored_files(self) -> FileStore:
+    def _begin_copies(self, deploy: messages.Deploy) -> LocalCopies | None:
+        """Where this host keeps files of the job's checkpoints; None if nothing is to be kept."""
+        checkpointing, storage = self._deployment.checkpointing, self._deployment.storage
+        wanted = checkpointing.enabled and checkpointing.local_recovery
+        # There everything travels inside the metadata.
+        if not wanted or isinstance(storage, JobManagerCheckpointStorage):
+            return None
+        copies = LocalCopies(storage.location, self._deployment.home)
+        copies.begin(deploy.checkpoint_id)
+        return copies if copies.usable else None
+
+    def _restored_files(self) -> LocalFirstFileStore:
         deployment = self._deployment
         storage = deployment.restore_storage or deployment.storage
-        return storage.file_store(WriterScope(deployment.home, 0, deployment.attempt).prefix)
+        store = storage.file_store(WriterScope(deployment.home, 0, deployment.attempt).prefix)
+        return LocalFirstFileStore(store, self._copies)
 
     def _put_back(self, deploy: messages.Deploy, subtasks: list[ChainSubtask], gate: InputGate) -> None:
         """Cells in flight come first, in their order, before any new input."""
@@ -282,7 +316,7 @@ class Task:
             return
         plan = self._deployment.plan
         edges = {e.id: e for e in plan.graph.edges if e.id in plan.exchanged}
-        store = self._restored_files()
+        store = self._files
         for channel in deploy.channels:
             where = f"channel state of task {channel.level}.{channel.slot}"
             cells = list(read_frames(store.read(channel.cells), where))
@@ -319,6 +353,7 @@ class Task:
             checkpointing=checkpointing.enabled,
             exactly_once_output=checkpointing.enabled,
             object_reuse=deployment.object_reuse,
+            history=deployment.history,
         )
 
     def _backend(self, node: Node, subtask: int) -> KeyedStateBackend:
@@ -351,9 +386,17 @@ class Task:
     def _notify(self, what: Any) -> None:
         """From an operator to the driver."""
         if isinstance(what, CollectedRecords):
-            self._send(messages.Collected(what.collector, what.uid, what.subtask, what.checkpoint_id, what.payload))
+            self._deliver(messages.Collected(what.collector, what.uid, what.subtask, what.checkpoint_id, what.payload))
         else:
             self._send(what)
+
+    def _deliver(self, results: messages.Collected) -> None:
+        """Returns when the driver has them; else whoever waits for that must not go on as if it had."""
+        try:
+            self._results.deliver(results)
+        except (ConnectionLost, OSError) as error:
+            self._on_lost(str(error))
+            raise
 
     def _announce(self, uid: str, subtask: int, splits: Sequence[bytes]) -> None:
         self._send(messages.Announced(uid, subtask, tuple(splits)))

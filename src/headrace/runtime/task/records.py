@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.operators.base import Block
+from headrace.operators.base import Block, ColumnBlock
 from headrace.plan.graph import Edge, Hash, KeySpec
 from headrace.state.keys import stored_form
 from headrace.state.plain_values import decode_plain
@@ -153,28 +153,37 @@ class EdgeCodec:
     def decode(self, flags: int, payload: memoryview) -> Block:
         """The records of a cell, ready to be processed."""
         if flags & COLUMNS:
-            batch, keys, timestamps = self.decode_columns(flags, payload)
+            batch, keys, times = self.decode_columns(flags, payload)
             columns = batch_to_columns(batch, self._row_type)
             if keys is None and self.key is not None:
                 keys = self._keys_from(columns)
-            return Block(self._rows(columns), keys, timestamps)
+            return Block(self._rows(columns), keys, None if times is None else times.to_numpy().tolist())
         keys, values, timestamps = unpack(flags, payload)
         if flags & ROWS:
             assert self._make is not None
             values = list(map(self._make, values))
         return Block(values, keys, timestamps)
 
+    def decode_undivided(self, flags: int, payload: memoryview) -> Block:
+        """The same for an operator that takes columns: those of a cell that has them are left as they are."""
+        if not flags & COLUMNS:
+            return self.decode(flags, payload)
+        batch, _, times = self.decode_columns(flags, payload)
+        return ColumnBlock(batch, times)
+
     def decode_columns(
         self, flags: int, payload: memoryview
-    ) -> tuple[pa.RecordBatch, list[Any] | None, list[int] | None]:
+    ) -> tuple[pa.RecordBatch, list[Any] | None, pa.Array | None]:
+        """(columns, keys if they were sent beside them, timestamps)."""
         keys, body = split_columns(flags, payload)
-        message = pa.ipc.read_message(pa.py_buffer(body))
+        # Keys before them may have moved the columns off the 8 bytes that Arrow's own kernels ask for.
+        message = pa.ipc.read_message(pa.py_buffer(body if keys is None else bytes(body)))
         assert self._schema is not None
         if not flags & TIMED:
             return pa.ipc.read_record_batch(message, self._schema), keys, None
         timed = pa.ipc.read_record_batch(message, self._timed_schema)
-        timestamps = timed.column(timed.num_columns - 1).to_numpy().tolist()
-        return pa.RecordBatch.from_arrays(timed.columns[:-1], schema=self._schema), keys, timestamps
+        times = timed.column(timed.num_columns - 1)
+        return pa.RecordBatch.from_arrays(timed.columns[:-1], schema=self._schema), keys, times
 
     def _rows(self, columns: list[list[Any]]) -> list[Any]:
         assert self._make_all is not None

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from headrace import failpoints
 from headrace.checkpoint.handles import ChannelSnapshot, TaskSnapshot
+from headrace.checkpoint.local_copies import LocalCopies
+from headrace.checkpoint.local_files import KeepingFileStore
+from headrace.checkpoint.metadata.model import subtask_files
 from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, storage_for
 from headrace.checkpoint.storage.paths import WriterScope
 from headrace.errors import CheckpointError, CheckpointFailure, StorageError
@@ -46,13 +49,16 @@ class SnapshotWriter:
         home: str,
         attempt: int,
         send: Callable[[Message], None],
+        copies: LocalCopies | None = None,
     ) -> None:
+        """`copies`: where files of checkpoints are kept on this host too, for a restart; None: nowhere."""
         self._level = level
         self._slot = slot
         self._storage = storage
         self._home = home
         self._attempt = attempt
         self._send = send
+        self._copies = copies
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="snapshot")
         self._running: dict[int, RunningSnapshot] = {}
         self._targets: dict[int, str] = {}
@@ -62,6 +68,13 @@ class SnapshotWriter:
     def begin(self, snapshot: RunningSnapshot) -> None:
         self._running[snapshot.checkpoint_id] = snapshot
         self._pool.submit(self._write, snapshot, self.known_shared)
+
+    def completed(self, checkpoint_id: int, shared: frozenset[str]) -> None:
+        """The checkpoint is durable; its shared files need not be stored again while it is retained."""
+        self.known_shared = shared
+        if self._copies is not None:
+            # Deleting large files takes a while, which the mailbox has not got.
+            self._pool.submit(self._copies.completed, checkpoint_id)
 
     def aim(self, checkpoint_id: int, location: str) -> None:
         """The place of a savepoint. Called by the control thread, perhaps after the savepoint's barrier came."""
@@ -83,6 +96,8 @@ class SnapshotWriter:
             snapshot.log_complete.set()
             for work in snapshot.work:
                 work.cancel()
+        if self._copies is not None:
+            self._pool.submit(self._copies.aborted, checkpoint_id)
         with self._aimed:
             self._targets.pop(checkpoint_id, None)
             self._aimed.notify_all()
@@ -102,6 +117,8 @@ class SnapshotWriter:
             if store is None:
                 return
             subtasks = tuple(work.finish(store) for work in snapshot.work)
+            if self._copies is not None and not snapshot.is_savepoint:
+                self._copies.carry_over(checkpoint_id, (file for s in subtasks for file in subtask_files(s)))
             snapshot.log_complete.wait()
             if snapshot.cancelled.is_set():
                 return
@@ -114,14 +131,9 @@ class SnapshotWriter:
             failpoints.hit("after_upload", scope)
             if snapshot.is_savepoint:
                 failpoints.hit("savepoint_written", scope)
-            sizes = [file.size for subtask in subtasks if subtask.keyed is not None for file in subtask.keyed.files]
-            fresh = [
-                file.size
-                for subtask in subtasks
-                if subtask.keyed is not None
-                for file in subtask.keyed.files
-                if file.path not in known_shared
-            ]
+            files = [file for subtask in subtasks for file in subtask_files(subtask)]
+            if channels is not None:
+                files.append(channels.cells)
             failpoints.hit("before_ack", scope)
             self._send(
                 Acknowledge(
@@ -134,8 +146,8 @@ class SnapshotWriter:
                         alignment_ms=round(snapshot.alignment_s * 1_000),
                         sync_ms=round(snapshot.sync_s * 1_000),
                         async_ms=round((time.monotonic() - started) * 1_000),
-                        bytes_total=sum(sizes) + (channels.cells.size if channels else 0),
-                        bytes_uploaded=sum(fresh) + (channels.cells.size if channels else 0),
+                        bytes_total=sum(file.size for file in files),
+                        bytes_uploaded=sum(file.size for file in files if file.path not in known_shared),
                     ),
                 )
             )
@@ -153,7 +165,8 @@ class SnapshotWriter:
         checkpoint_id = snapshot.checkpoint_id
         if not snapshot.is_savepoint:
             prefix = WriterScope(self._home, checkpoint_id, self._attempt).prefix
-            return self._storage.file_store(prefix, known_shared)
+            store = self._storage.file_store(prefix, known_shared)
+            return store if self._copies is None else KeepingFileStore(store, self._copies, checkpoint_id)
         with self._aimed:
             self._aimed.wait_for(lambda: snapshot.cancelled.is_set() or checkpoint_id in self._targets)
             location = self._targets.pop(checkpoint_id, None)

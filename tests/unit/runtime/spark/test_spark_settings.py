@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import ConfigurationError
-from headrace.plan.buffers import bytes_in_flight, network_buffer_size
+from headrace.plan.buffers import READER_BYTES, WRITER_BYTES, bytes_in_flight, network_buffer_size
 from headrace.runtime.spark.errors import SettingMismatch, SparkSettingsError
 from headrace.runtime.spark.settings import (
     NETWORK_BUFFER_SIZE,
@@ -85,7 +85,13 @@ def test_the_writer_may_keep_two_buffers_for_each_slot_so_that_spark_does_not_wa
 
 
 def test_bytes_in_flight_grow_with_the_slots_and_not_with_their_square() -> None:
-    assert bytes_in_flight(16, 8) < 5 * bytes_in_flight(4, 2)
+    assert sum(bytes_in_flight([8, 8])) < 5 * sum(bytes_in_flight([2, 2]))
+
+
+def test_bytes_in_flight_are_told_between_each_level_and_the_next() -> None:
+    assert bytes_in_flight([4]) == []
+    first, second = bytes_in_flight([2, 2, 1])
+    assert (first, second) == (2 * WRITER_BYTES + 2 * READER_BYTES, 2 * WRITER_BYTES + READER_BYTES)
 
 
 def test_a_level_wider_than_the_job_is_refused() -> None:

@@ -99,7 +99,7 @@ def test_a_broadcast_in_flight_restores_at_the_same_width_and_is_refused_by_name
     before = planned(2)
     saved = checkpoint(before, (edge_id(before, True),))
     assert Restoration.of(planned(2), saved, allow_non_restored=False).restore is not None
-    with pytest.raises(RestoreError, match=r'broadcast to "judge" \(uid judge\).*which is 2, not 3'):
+    with pytest.raises(RestoreError, match=r'broadcast to "judge" \(uid judge\).* is 2, not 3'):
         Restoration.of(planned(3), saved, allow_non_restored=False)
 
 
