@@ -4,18 +4,22 @@ python -m bench list
 python -m bench run throughput-vs-bytewax --pairs 3
 python -m bench run all --pairs 3
 python -m bench report
+python -m bench interval
 python -m bench install [bytewax …]
 python -m bench data --keys 10000 --rows 400000
+python -m bench nexmark --events 2000000
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
+from pathlib import Path
 
 from rich.console import Console
 
-from bench import dataset, environments, results
+from bench import dataset, environments, interval_measures, results
 from bench.harness import Verdict, measure
 from bench.measures import ALL, Measure, by_name
 from bench.programs import Limits
@@ -33,12 +37,21 @@ def main() -> int:
     running.add_argument("--rows", type=int, help="smoke run: at most so many rows on both sides; not judged")
     running.add_argument("--seconds", type=float, help="smoke run: seconds of the latency workloads; not judged")
     running.add_argument("--timeout", type=float, default=1_800, help="seconds after which one run is given up")
+    spacing = commands.add_parser("interval", help="checkpoint interval against speed and recovery, with a picture")
+    spacing.add_argument("--intervals", default="off,10000,3000,1000,300", help="milliseconds")
+    spacing.add_argument("--rounds", type=int, default=3)
+    spacing.add_argument("--rows", type=int, default=interval_measures.ROWS, help="fewer: a smoke run")
+    spacing.add_argument("--timeout", type=float, default=1_800, help="seconds after which one run is given up")
+    spacing.add_argument("--picture", type=Path, help="where the picture goes, if not beside the figures")
     installing = commands.add_parser("install", help="make the peers' environments now; `run` does it by itself")
     installing.add_argument("environments", nargs="*", metavar="ENVIRONMENT", default=[])
     making = commands.add_parser("data", help="make a dataset now; `run` does it by itself")
     making.add_argument("--keys", type=int, required=True)
     making.add_argument("--rows", type=int, required=True)
-    args = parser.parse_args()
+    commands.add_parser("nexmark", add_help=False, help="the Nexmark queries and their rates: see its --help")
+    args, rest = parser.parse_known_args()
+    if rest and args.command != "nexmark":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
 
     console = Console()
     match args.command:
@@ -49,6 +62,11 @@ def main() -> int:
         case "install":
             for name in args.environments or environments.NAMES:
                 console.print(f"{name}: {environments.ensure(name)}")
+        case "nexmark":
+            # Imported here: it needs the engine, the other commands do not.
+            return int(import_module("bench.nexmark.command").main(rest, console))
+        case "interval":
+            return interval_measures.main(args, console)
         case "data":
             made = dataset.ensure(keys=args.keys, rows=args.rows)
             console.print(f"{made.directory}: {made.rows} rows, {made.keys} keys, {made.alerts} alerts")

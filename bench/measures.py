@@ -32,6 +32,11 @@ class Quantity(Enum):
     LATENCY_P99_MS = "p99 ms"
     RECOVERY_SECONDS = "recovery s"
     WORKER_RESIDENT_MB = "resident MB"
+    STANDSTILL_MS = "standstill ms"
+    COPY_RATIO = "speed, × plain copy"
+    LOCAL_COPY_RATIO = "speed with local copies, × plain copy"
+    SHA256SUM_RATIO = "speed, × sha256sum"
+    UPLOADED_SHARE = "uploaded, share of the first"
 
     def read(self, line: Line) -> float | None:
         """Take the quantity from a line; a line without it gives None, never a guess."""
@@ -55,6 +60,11 @@ _READERS: dict[Quantity, Callable[[Line], float | None]] = {
     Quantity.LATENCY_P99_MS: lambda line: line["latency_p99_ms"],
     Quantity.RECOVERY_SECONDS: lambda line: line["recovery_seconds"],
     Quantity.WORKER_RESIDENT_MB: lambda line: line["worker_resident_bytes"] / 1e6,
+    Quantity.STANDSTILL_MS: lambda line: line["standstill_ms"],
+    Quantity.COPY_RATIO: lambda line: line["copy_ratio"],
+    Quantity.LOCAL_COPY_RATIO: lambda line: line["local_copy_ratio"],
+    Quantity.SHA256SUM_RATIO: lambda line: line["sha256sum_ratio"],
+    Quantity.UPLOADED_SHARE: lambda line: line["uploaded_share"],
 }
 
 
@@ -163,6 +173,7 @@ M1_ROCKSDB = Rows(1_000_000, SLOW_ROWS)
 SLOWED = Rows(100_000, 2_000_000)
 
 SPARK_APIS = (("--api", "row"), ("--api", "pandas"))
+BYTEWAX_PROCESSES = (("--processes", "1"), ("--processes", "2"))
 REAL_TIME_MODE = "Spark's Real-time Mode would be the peer for latency, but it has no Python state."
 LATENCY_LOAD = ("--rate", "1000", "--keys", "1000", "--seconds", "60", "--warm-up-seconds", "20")
 
@@ -184,21 +195,29 @@ ALL: tuple[Measure, ...] = (
     ),
     Measure(
         "throughput-vs-bytewax",
-        "10,000 keys, heap, against Bytewax 0.21, per record (`stateful_flat_map`), best of 1 or 2 processes",
+        "10,000 keys, heap, against Bytewax 0.21, per record (`stateful_flat_map`) in batches of 1,000, the default of "
+        "the sources that come with it, best of 1 or 2 processes",
         headrace(data=K10),
         Run(
             "bytewax",
             Rows(10_000, SLOW_ROWS),
-            ("--operator", "stateful_flat_map"),
-            variants=(("--processes", "1"), ("--processes", "2")),
+            ("--operator", "stateful_flat_map", "--batch-rows", "1000"),
+            variants=BYTEWAX_PROCESSES,
         ),
+        throughput(3),
+    ),
+    Measure(
+        "throughput-vs-bytewax-large-batches",
+        "the same in batches of 65,536 rows, pyarrow's default for Parquet",
+        headrace(data=K10),
+        Run("bytewax", Rows(10_000, SLOW_ROWS), ("--operator", "stateful_flat_map"), variants=BYTEWAX_PROCESSES),
         throughput(3),
     ),
     Measure(
         "throughput-vs-bytewax-batch",
         "the same against Bytewax's `stateful_batch`, whose function gets a list of records instead of one",
         headrace(data=K10),
-        Run("bytewax", Rows(10_000, SLOW_ROWS), variants=(("--processes", "1"), ("--processes", "2"))),
+        Run("bytewax", Rows(10_000, SLOW_ROWS), variants=BYTEWAX_PROCESSES),
         (Figure(Quantity.RECORDS_PER_SECOND),),
     ),
     Measure(
@@ -207,6 +226,13 @@ ALL: tuple[Measure, ...] = (
         headrace(data=K10),
         Run("bare-loop", K10),
         throughput(0.5),
+    ),
+    Measure(
+        "throughput-vs-bare-loop-rows",
+        "the same against the loop that takes each record as a dict (`to_pylist` of a batch) instead of two columns",
+        headrace(data=K10),
+        Run("bare-loop", Rows(10_000, SLOW_ROWS), ("--rows",)),
+        (Figure(Quantity.RECORDS_PER_SECOND),),
     ),
     Measure(
         "throughput-vs-flink-heap",
@@ -292,13 +318,13 @@ ALL: tuple[Measure, ...] = (
         "two inputs of unequal speed, p99 latency, at-least-once against aligned exactly-once",
         headrace(
             "two-inputs",
-            *("--second-rate", "200", "--operator-delay-us", "4000"),
+            *("--second-rate", "200", "--operator-delay-us", "10000"),
             *LATENCY_LOAD,
             checkpoint_ms=1_000,
             mode="at-least-once",
         ),
         headrace(
-            "two-inputs", *("--second-rate", "200", "--operator-delay-us", "4000"), *LATENCY_LOAD, checkpoint_ms=1_000
+            "two-inputs", *("--second-rate", "200", "--operator-delay-us", "10000"), *LATENCY_LOAD, checkpoint_ms=1_000
         ),
         (Figure(Quantity.LATENCY_P99_MS, bound=Bound.BELOW, target=1.0), Figure(Quantity.LATENCY_P50_MS)),
     ),
@@ -323,6 +349,21 @@ ALL: tuple[Measure, ...] = (
         minimum_seconds=0,
     ),
 )
+
+# Below the classes of this file, of which those measures are made.
+from bench.join_measures import JOINS  # noqa: E402
+from bench.window_measures import WINDOWS  # noqa: E402
+
+ALL += JOINS + WINDOWS
+from bench.checkpoint_measures import CHECKPOINTS  # noqa: E402
+
+ALL += CHECKPOINTS
+from bench.kafka_measures import KAFKA  # noqa: E402
+
+ALL += KAFKA
+from bench.dataframe_measures import DATAFRAMES  # noqa: E402
+
+ALL += DATAFRAMES
 
 
 def by_name(name: str) -> Measure:

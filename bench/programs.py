@@ -24,11 +24,25 @@ ROOT = BENCH.parent
 SCRATCH = BENCH / ".scratch"
 
 OURS = "headrace"
+OUR_MODULES = {
+    OURS: "bench.headrace_job",
+    "headrace-join": "bench.join_job",
+    "headrace-windows": "bench.window_job",
+    "headrace-checkpoints": "bench.checkpoint_job",
+    "headrace-kafka": "bench.kafka_job",
+    "headrace-dataframe": "bench.dataframe_job",
+    # Peers that need the project's own packages for their broker.
+    "kafka-transform-with-state": "bench.kafka_spark",
+    "kafka-bare-loop": "bench.kafka_bare_loop",
+}
 ENVIRONMENT_OF = {
     "bare-loop": "bare-loop",
     "bytewax": "bytewax",
     "transform-with-state": "spark",
     "transform-with-state-latency": "spark",
+    "stream-join": "spark",
+    "bytewax-windows": "bytewax",
+    "spark-windows": "spark",
     "flink": "flink",
 }
 SCRIPT_OF = {
@@ -36,6 +50,9 @@ SCRIPT_OF = {
     "bytewax": "bytewax_job.py",
     "transform-with-state": "transform_with_state.py",
     "transform-with-state-latency": "transform_with_state_latency.py",
+    "stream-join": "stream_join.py",
+    "bytewax-windows": "bytewax_windows.py",
+    "spark-windows": "spark_windows.py",
 }
 WARM_UP_KEYS = 10_000
 # Enough for a JVM to compile what the job uses; Spark's Python side needs its workers started, no more.
@@ -85,9 +102,9 @@ def run(side: Run, variant: tuple[str, ...], limits: Limits) -> dict[str, Any]:
     SCRATCH.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{side.program}-", dir=SCRATCH) as scratch:
         command = _command(side, variant, data, limits, Path(scratch))
-        line = _run_for_line(command, limits.timeout_seconds, Path(scratch))
+        line = run_for_line(command, limits.timeout_seconds, Path(scratch))
     if data is not None:
-        _check_counts(side.program, line, data)
+        check_counts(side.program, line, data)
     return line
 
 
@@ -102,6 +119,8 @@ def _command(
             rows = min(WARM_UP_ROWS[side.program], limits.rows or WARM_UP_ROWS[side.program])
             warm_up = dataset.ensure(keys=min(WARM_UP_KEYS, data.keys), rows=rows)
             command += ["--warm-up", str(warm_up.directory)]
+    elif limits.rows is not None and "--rows" in side.arguments:
+        command += ["--rows", str(limits.rows)]
     if limits.seconds is not None and "--seconds" in side.arguments:
         # The last one given counts, for argparse and for the contract of our own job.
         command += ["--seconds", str(limits.seconds), "--warm-up-seconds", str(limits.seconds / 3)]
@@ -109,13 +128,13 @@ def _command(
 
 
 def _program(name: str, scratch: Path) -> list[str]:
-    if name == OURS:
-        if importlib.util.find_spec("bench.headrace_job") is None:
+    if name in OUR_MODULES:
+        if importlib.util.find_spec(OUR_MODULES[name]) is None:
             raise MissingProgramError(
-                "bench/headrace_job.py is not there, so our own side cannot run and its figures are missing. "
+                f"{OUR_MODULES[name]} is not there, so our own side cannot run and its figures are missing. "
                 "Its command line is fixed in the docstring of bench/harness.py."
             )
-        return [sys.executable, "-m", "bench.headrace_job", "--scratch", str(scratch)]
+        return [sys.executable, "-m", OUR_MODULES[name], "--scratch", str(scratch)]
     try:
         environment = environments.ensure(ENVIRONMENT_OF[name])
     except environments.InstallError as error:
@@ -126,7 +145,7 @@ def _program(name: str, scratch: Path) -> list[str]:
     return [str(environment / "bin" / "python"), str(BENCH / "peers" / SCRIPT_OF[name])]
 
 
-def _run_for_line(command: list[str], timeout_seconds: float, scratch: Path) -> dict[str, Any]:
+def run_for_line(command: list[str], timeout_seconds: float, scratch: Path) -> dict[str, Any]:
     """Run a program to its end; its last JSON line with a "peer" in it is the result."""
     # A fixed hash seed and no site surprises: what differs between runs is the machine, not the interpreter.
     environment = dict(os.environ, PYTHONHASHSEED="0", TMPDIR=str(scratch))
@@ -154,7 +173,7 @@ def _run_for_line(command: list[str], timeout_seconds: float, scratch: Path) -> 
     raise FailedRunError(f'{" ".join(command)} printed no line that begins with {{"peer".\n{words}')
 
 
-def _check_counts(program: str, line: dict[str, Any], data: dataset.Dataset) -> None:
+def check_counts(program: str, line: dict[str, Any], data: dataset.Dataset) -> None:
     if (line["records"], line["alerts"]) != (data.rows, data.alerts):
         raise FailedRunError(
             f"{program} is wrong: {line['records']} records and {line['alerts']} alerts, "

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pytest
 
 from bench import dataset, programs
 from bench.harness import Outcome, Pair, Verdict, judge
+from bench.interval_job import Progress
+from bench.interval_measures import OFF, Point, draw, parse_intervals
 from bench.measures import ALL, Bound, Figure, Measure, Quantity, Rows, Run, by_name
 
 RATE = Figure(Quantity.RECORDS_PER_SECOND, bound=Bound.AT_LEAST, target=3)
@@ -76,7 +79,7 @@ def test_run_that_counts_wrongly_has_no_speed(tmp_path: Path) -> None:
     made = dataset.ensure(keys=500, rows=40_000, home=tmp_path)
     line = {"records": made.rows, "alerts": made.alerts + 1}
     with pytest.raises(programs.FailedRunError, match="Its speed does not count"):
-        programs._check_counts("bytewax", line, made)
+        programs.check_counts("bytewax", line, made)
 
 
 def test_bare_loop_against_itself_is_right_and_near_one() -> None:
@@ -89,4 +92,34 @@ def test_bare_loop_against_itself_is_right_and_near_one() -> None:
 def test_every_measure_names_a_known_program_and_has_a_name_of_its_own() -> None:
     assert len({measure.name for measure in ALL}) == len(ALL)
     sides = [side for measure in ALL for side in (measure.ours, measure.other) if side]
-    assert {side.program for side in sides} <= {programs.OURS, *programs.ENVIRONMENT_OF}
+    assert {side.program for side in sides} <= {*programs.OUR_MODULES, *programs.ENVIRONMENT_OF}
+
+
+def test_the_picture_of_intervals_shows_what_was_measured_and_leaves_out_the_rest() -> None:
+    points = [
+        Point(OFF, [100_000.0], [1.0]),
+        Point(10_000, [99_000.0], [0.99], [1.2], [9.5], [800_000]),
+        Point(300, [80_000.0], [0.8], [1.1], [1.4], [20_000]),
+        Point(1_000, problems=["it ended badly"]),
+    ]
+    picture = ElementTree.fromstring(draw(points, 1_000))
+    kinds = [element.tag.rpartition("}")[2] for element in picture.iter()]
+    assert kinds.count("polyline") == 3, "speed, restart and catching up"
+    assert kinds.count("circle") == 6
+    texts = {element.text for element in picture.iter() if element.tag.endswith("text")}
+    assert {"10 s", "1 s", "0.3 s", "100%"} <= texts
+
+
+def test_intervals_are_read_in_any_order_and_none_comes_first() -> None:
+    assert parse_intervals("300,off,10000") == [OFF, 10_000, 300]
+
+
+def test_progress_is_what_all_subtasks_had_processed_at_a_moment(tmp_path: Path) -> None:
+    (tmp_path / "0-0").write_text("1.0 0\n2.0 2000\n3.0 4000\n")
+    (tmp_path / "0-1").write_text("1.5 0\n2.5 2000\n")
+    (tmp_path / "1-0").write_text("9.0 2100\n9.5 4000\n")
+    (tmp_path / "1-1").write_text("9.2 1000\n9.9 2000\n")
+    before, after = Progress(tmp_path, 0), Progress(tmp_path, 1)
+    reached = before.count_at(2.9)
+    assert reached == 4_000
+    assert (after.first_at(), after.first_count(), after.reaches(reached)) == (9.0, 3_100, 9.5)

@@ -83,7 +83,7 @@ class JumpsByFrame(StatefulProcessor):
             yield pd.DataFrame(columns)
 
 
-def make_session(scratch: str) -> SparkSession:
+def make_session(scratch: str, more: dict[str, str] | None = None) -> SparkSession:
     """Make the `local[2]` session: RocksDB state with changelog checkpoints, one state partition for each core."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     settings = {
@@ -101,7 +101,7 @@ def make_session(scratch: str) -> SparkSession:
         "spark.python.unix.domain.socket.enabled": "true",
     }
     builder = SparkSession.builder.master("local[2]").appName("bench-transform-with-state")
-    for key, value in settings.items():
+    for key, value in {**settings, **(more or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
