@@ -41,7 +41,7 @@ and what is wanted. Keys that Headrace does not know are kept and left alone.
 """
 
 SECTIONS = (
-    ("Job", ("pipeline.", "parallelism.", "execution.buffer", "execution.runtime", "spark.")),
+    ("Job", ("pipeline.", "parallelism.", "execution.buffer", "execution.runtime", "execution.sorted", "spark.")),
     ("Checkpoints", ("execution.checkpointing.",)),
     ("Recovery", ("execution.state-recovery.", "restart-strategy.")),
     ("State backends", ("state.",)),

@@ -40,12 +40,26 @@ def make(target: Path) -> None:
         made.set_count("user-1", 1)
         publisher.publish(made, 3)
         publisher.directory.drop([2])
+    anonymise(target)
+
+
+def anonymise(target: Path) -> None:
     for path in target.rglob("attempt-*"):
         if path.is_file():
             # Who made it, and on which machine, is nobody's business.
             path.write_text('{"host": "golden", "pid": 1, "started_ms": 0}')
     for path in target.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def make_second(target: Path) -> None:
+    """What the second format of metadata and tables brought: packs and compression."""
+    with job(Shape(backend="rocksdb", extra_keys=5_000, extra_totals=True)) as made:
+        publisher = Publisher(FileSystemCheckpointStorage(str(target / "packed-checkpoint")))
+        publisher.publish(made, 3)
+    with job(Shape(backend="heap", kind="savepoint", compression=True)) as made:
+        save_savepoint(storage(target / "compressed-savepoint"), made)
+    anonymise(target)
 
 
 def main() -> int:
@@ -57,6 +71,9 @@ def main() -> int:
             return 1
         shutil.rmtree(target)
     make(target)
+    second = COMPAT / "format-2"
+    if not second.exists():
+        make_second(second)
     print(f"{target}: {sum(path.stat().st_size for path in target.rglob('*') if path.is_file()):,} bytes")
     return 0
 

@@ -50,6 +50,14 @@ class Program:
             time.sleep(0.02)
         raise AssertionError(f"not within {timeout} s: {self.status()} {self.tail()}")
 
+    def wait_until_stopped(self, timeout: float = 120) -> None:
+        """Until it has stopped itself."""
+        deadline = time.monotonic() + timeout
+        while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert self.process.poll() is None, f"it ended with {self.process.returncode}: {self.tail()}"
+            assert time.monotonic() < deadline, f"not within {timeout} s: {self.status()} {self.tail()}"
+            time.sleep(0.02)
+
     def status(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
             return json.loads(self.status_file.read_text())  # type: ignore[no-any-return]
@@ -60,6 +68,21 @@ class Program:
 
     def finish(self, timeout: float = 150) -> int:
         return self.process.wait(timeout)
+
+    def finish_unless(self, happened: Callable[[], bool], timeout: float = 150) -> int | None:
+        """Its exit code, or None as soon as that has happened while it runs."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            code = self.process.poll()
+            if code is not None:
+                return code
+            if happened():
+                # A process that is about to end by itself is given a moment to do so.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return self.process.wait(0.3)
+                return None
+            time.sleep(0.02)
+        raise AssertionError(f"neither within {timeout} s: {self.status()} {self.tail()}")
 
     def tree(self) -> list[int]:
         """Its own pid and those of all its descendants: JVM, worker daemon, workers."""
@@ -95,3 +118,9 @@ def executors_of(program: Program) -> list[int]:
             if "CoarseGrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes().decode():
                 found.append(pid)
     return found
+
+
+def kill_an_executor(program: Program) -> None:
+    """The one that runs most tasks: Spark may have put all of them on one."""
+    workers = set(program.status()["task_pids"].values())
+    os.kill(max(executors_of(program), key=lambda pid: len(workers & set(descendants_of(pid)))), signal.SIGKILL)

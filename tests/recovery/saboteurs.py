@@ -17,6 +17,7 @@ from typing import Any
 
 from headrace import MapFunction
 from headrace.runtime.control.client import ControlClient
+from headrace.runtime.control.results import ResultsClient
 
 
 def once(mark: str | Path) -> bool:
@@ -46,6 +47,14 @@ def cut_the_control_connection() -> None:
     for client in [o for o in gc.get_objects() if isinstance(o, ControlClient)]:
         with contextlib.suppress(OSError):
             client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+
+def cut_the_results_connection() -> None:
+    """Only the one on which collected results travel, and only once it is there."""
+    for client in [o for o in gc.get_objects() if isinstance(o, ResultsClient)]:
+        if client._connection is not None:
+            with contextlib.suppress(OSError):
+                client._connection._socket.shutdown(socket.SHUT_RDWR)
 
 
 def block_for_ever() -> None:

@@ -6,35 +6,11 @@ from typing import Any
 
 import pytest
 from ledger import Ledger, LedgerSink, ledger_stream
+from sweep import IN_TASKS, IN_THE_DRIVER, OF_SAVEPOINTS
 
 from headrace import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-
-IN_TASKS = (
-    "record=kill@5#1.0",
-    "barrier_aligned=kill@2#1.1",
-    "sink_prepared=exit@3#1.0",
-    "barrier_injected=kill@2#0.1",
-    "after_snapshot_local=kill@3#1.1",
-    "after_upload=exit@2#1.0",
-    "before_ack=kill@3#0.0",
-    "before_sink_commit=kill@1#1.0",
-    "sink_committed=kill@2#1.1.0",
-    "restore_file=exit@1#1.0",
-    "task_open=kill@1#0.1",
-)
-IN_THE_DRIVER = (
-    "after_all_acks=raise@2",
-    "before_publish=raise@4",
-    "after_publish=raise@6",
-    "gc_marked=raise@3",
-    "gc_deleted=raise@5",
-)
-
-
-OF_SAVEPOINTS = {"savepoint_written", "savepoint_published"}
-"""Hit only where somebody asks for one; `test_savepoints.py` has their crashes."""
 
 
 def test_the_sweep_names_every_failpoint() -> None:

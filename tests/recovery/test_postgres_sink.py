@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,67 @@ __all__ = ["database", "postgres_server"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
+WRITERS = 4
 FAULTS = (
     "record=kill@9#1.0",
+    "barrier_aligned=kill@2#1.3",
     "sink_prepared=kill@2#1.1",
     "before_ack=kill@3#1.0",
+    "after_all_acks=raise@4",
     "before_sink_commit=kill@2#1.1",
     "sink_committed=exit@2#1.0.0",
     "before_publish=raise@3",
     "after_publish=raise@5",
 )
+
+
+RULED_OUT = """
+INSERT INTO headrace_ledger (job, sink, shard, checkpoint_id, token, attempt, records)
+VALUES ('job', 'sink', 0, 1, 't', 1, 5)
+"""
+
+
+class Poller:
+    """Looks at the table all the time: in every snapshot, what the ledger says is there is there, and nothing else.
+
+    So output of a subtask for a checkpoint is seen as a whole or not at all, whoever dies when.
+    """
+
+    def __init__(self, url: str, *, transactional: bool) -> None:
+        self._url = url
+        self._transactional = transactional
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.looks = 0
+        self.problems: list[str] = []
+
+    def __enter__(self) -> Poller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.05):
+            self.look()
+
+    def look(self) -> None:
+        import psycopg
+
+        try:
+            with psycopg.connect(self._url) as connection:
+                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                rows = connection.execute("SELECT count(*) FROM lines").fetchone()
+                if self._transactional:
+                    noted = connection.execute("SELECT coalesce(sum(records), 0) FROM headrace_ledger").fetchone()
+                    if rows != noted:
+                        self.problems.append(f"{rows} rows are seen, and {noted} noted")
+        except psycopg.Error as error:
+            if "headrace_ledger" not in str(error):  # not made yet
+                self.problems.append(str(error))
+        self.looks += 1
 
 
 def as_json(line: Any) -> tuple[Any]:
@@ -56,18 +109,31 @@ def test_the_table_is_exact_through_kills_before_and_after_every_step_of_the_com
     # An idempotent sink has nothing to commit.
     faults.plan(*(fault for fault in FAULTS if kind != "upsert" or "commit" not in fault))
     ledger = Ledger(length=300, rate=2_000).holding_for(faults)
-    env = bench.env(interval=60)
+    env = bench.env(interval=60, parallelism=WRITERS)
     ledger_stream(env, ledger).sink_to(sink_of(kind, database.url)).uid("sink")
 
-    result = start(env).finish(120)
+    with Poller(database.url, transactional=kind != "upsert") as poller:
+        result = start(env).finish(120)
 
+    assert poller.problems == []
+    assert poller.looks > 10
     assert ledger.problems(database.column("SELECT line FROM lines")) == []
     assert len(faults.happened) == faults.planned
     assert result.restarts >= 3
     assert database.prepared == []
     if kind != "upsert":
         shards = database.column("SELECT DISTINCT shard FROM headrace_ledger ORDER BY shard")
-        assert shards == [0, 1]
+        assert shards == list(range(WRITERS))
+
+
+def test_the_poller_notices_rows_without_their_ledger_row_and_the_reverse(database: Database) -> None:
+    database.run("CREATE TABLE lines (line jsonb)")
+    sink_of("ledger", database.url).preflight()
+    for wrong in ("INSERT INTO lines VALUES ('[1]')", "DELETE FROM lines", RULED_OUT):
+        with Poller(database.url, transactional=True) as poller:
+            database.run(wrong)
+            poller.look()
+        assert bool(poller.problems) == (wrong != "DELETE FROM lines"), poller.problems
 
 
 class StubbornSink(FileSink):

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from programs import descendants_of
 
 from headrace.cli.main import main
 
@@ -181,3 +184,88 @@ def test_a_supervisor_that_asks_it_to_stop_suspends_it_too(job: Path, tmp_path: 
     supervisor.join()
     assert result.exit_code == 130, result.stderr
     assert "The same command resumes from checkpoint" in result.stderr
+
+
+CLINGING = """
+import sys
+import threading
+from headrace import *
+
+
+class Clinging(NumberSequenceSource):
+    def create_enumerator(self, context, restored):
+        enumerator = super().create_enumerator(context, restored)
+        if sys.argv[1] == "cling":
+            enumerator.close = threading.Event().wait  # never comes back
+        return enumerator
+
+
+env = StreamExecutionEnvironment.get_execution_environment()
+env.set_parallelism(1)
+env.enable_checkpointing(100)
+numbers = env.from_source(Clinging(1, 4_000, rate=2_000), WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
+numbers.key_by(lambda n: n % 10).map(lambda n: n).uid("same").sink_to(FileSink.text("out")).uid("files")
+env.execute("doubles")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_second_ctrl_c_ends_at_once_what_the_first_could_not_suspend(job: Path, tmp_path: Path) -> None:
+    job.write_text(CLINGING)
+    command = [sys.executable, "-m", "headrace.cli", "run", "job.py", "--checkpoint-dir", "ck", "--"]
+    first = subprocess.Popen([*command, "cling"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    family = []
+    try:
+        assert first.stderr is not None
+        _read_until(first, READY.search)
+        while not output(tmp_path / "out"):
+            with suppress(subprocess.TimeoutExpired):
+                pytest.fail(f"ended with {first.wait(0.05)} before it committed: {first.stderr.read()}")
+        family = descendants_of(first.pid)
+        first.send_signal(signal.SIGINT)
+        _read_until(first, re.compile(r'job "doubles" is being suspended; press Ctrl-C again to end at once').search)
+        assert first.poll() is None
+        first.send_signal(signal.SIGINT)
+        rest = first.stderr.read()
+        assert first.wait(60) == 130, rest
+        assert "ended at once by the second Ctrl-C, without waiting for its tasks" in rest
+        told = re.search(r"The same command resumes from checkpoint (\d+)", rest)
+        assert told is not None, rest
+    finally:
+        if first.poll() is None:
+            first.kill()
+            first.wait()
+    _wait_until_gone(family)
+    before = output(tmp_path / "out")
+    assert 0 < len(before) < 4_000
+
+    resumed = run("--checkpoint-dir", "ck", "--", "let go")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert f"restored from checkpoint {told[1]}" in resumed.stderr
+    assert output(tmp_path / "out") == list(range(1, 4_001))
+
+
+def _read_until(process: subprocess.Popen[str], wanted: Callable[[str], object]) -> None:
+    """Take lines of its standard error until one is as wanted."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if wanted(line):
+            return
+    pytest.fail(f"ended with {process.wait(60)} before: {said}")
+
+
+def _wait_until_gone(pids: list[int]) -> None:
+    """The JVM and its workers end with their driver."""
+    pause, deadline = threading.Event(), time.monotonic() + 90
+    while alive := [pid for pid in pids if _is_alive(pid)]:
+        assert time.monotonic() < deadline, f"{alive} outlive their driver"
+        pause.wait(0.1)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,24 @@ def test_a_job_client_tells_when_the_job_has_finished(spark_slots: Any, tmp_path
     assert client.get_job_status().result() is JobStatus.FINISHED
     lines = [line for path in (tmp_path / "out").glob("count*.txt") for line in path.read_text().splitlines()]
     assert sorted(lines) == ["on 2", "race 1", "river 2", "runs 2", "the 3"]
+
+
+def shout(word: str) -> str:
+    from shipped_folder import MARK
+    from shipped_module import louder
+
+    return str(louder(word) + MARK)
+
+
+def test_python_files_of_a_job_reach_workers_that_started_without_them(
+    spark_slots: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "shipped_module.py").write_text("louder = str.upper\n")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "shipped_folder.py").write_text("MARK = '!'\n")
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.add_python_file(str(tmp_path / "shipped_module.py"))
+    env.add_python_file(str(tmp_path / "library"))
+    with env.from_collection(["on"], Types.STRING()).map(shout, Types.STRING()).execute_and_collect("shout") as results:
+        assert list(results) == ["ON!"]
