@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 from pathlib import Path
 
 import msgspec
@@ -74,6 +75,55 @@ def test_the_child_keeps_no_file_of_its_parent_open(shop: Workshop, tmp_path: Pa
     assert len(held) == 1
     work.cancel()
     assert work.finished
+
+
+class Client:
+    """Something whose destructor must run in the process that made it only."""
+
+    def __init__(self, freed_by: Path) -> None:
+        self._freed_by = freed_by
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        self.stop.wait(60)
+
+    def __del__(self) -> None:
+        with self._freed_by.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_the_child_frees_nothing_that_threads_and_forgotten_cycles_hold(shop: Workshop, tmp_path: Path) -> None:
+    """The destructor of a Kafka client waits for threads of its own, which a forked child has not got."""
+    freed_by = tmp_path / "freed"
+    watched = [True]
+
+    def press_the_collector() -> None:
+        if watched:
+            forgotten = [Client(freed_by)]
+            forgotten.append(forgotten)  # type: ignore[arg-type]
+            del forgotten
+            assert [[number] for number in range(200_000)]  # any collector that is on comes by
+
+    # Registered for the rest of the process, hence the switch.
+    os.register_at_fork(after_in_child=press_the_collector)
+    client = Client(freed_by)
+    stop, thread = client.stop, threading.Thread(target=client.run)
+    thread.start()
+    del client
+    backend = shop.backend()
+    at(backend, "a")
+    backend.state(COUNT).update(1)
+    try:
+        snapshot = backend.snapshot(1)
+        assert isinstance(snapshot, ForkedSnapshot)
+        snapshot.write(shop.store)
+        assert not freed_by.exists()
+        assert gc.isenabled()
+    finally:
+        watched.clear()
+        stop.set()
+        thread.join(60)
+    backend.close()
 
 
 def test_a_child_that_is_killed_fails_its_checkpoint_and_nothing_else(shop: Workshop) -> None:

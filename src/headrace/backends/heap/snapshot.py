@@ -205,24 +205,30 @@ def fork_snapshot(label: SnapshotLabel, view: HeapView) -> ForkedSnapshot | None
         reader, writer = os.pipe()
     except OSError:
         return None
+    # The child must free nothing that it did not make: the destructor of a client (Kafka's, say) waits for threads that
+    # only the parent has. It would run there for what a forgotten cycle holds, if the collector came by.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         pid = os.fork()
+        if pid == 0:
+            _write_in_child(writer, view, table)
     except OSError:
         os.close(reader)
         os.close(writer)
         return None
-    if pid == 0:
-        _write_in_child(writer, view, table)
+    finally:
+        if collecting:
+            gc.enable()
     os.close(writer)
     widen_pipe(reader)
     return ForkedSnapshot(label, pid, reader)
 
 
 def _write_in_child(pipe: int, view: HeapView, writer: TableWriter) -> None:
-    """The whole life of the child. Never returns."""
+    """The whole life of the child, in which the collector is off. Never returns."""
     status = 1
     try:
-        gc.disable()
         os.closerange(0, pipe)
         os.closerange(pipe + 1, _HIGHEST_FD)
         try:
