@@ -26,6 +26,8 @@ IN_THE_DRIVER = (
 )
 OF_SAVEPOINTS = {"savepoint_written", "savepoint_published"}
 """Hit only where somebody asks for one; `test_savepoints.py` has their crashes."""
+OF_DATAFRAMES = {"spool_stored", "spool_published", "before_hand_over", "output_handed_over"}
+"""Hit only where Spark feeds a job or takes its output; `test_dataframe_jobs.py` and `test_dataframe_processes.py`."""
 
 
 def doing(action: str, faults: tuple[str, ...]) -> list[str]:

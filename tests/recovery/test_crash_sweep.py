@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from ledger import Ledger, LedgerSink, ledger_stream
-from sweep import IN_TASKS, IN_THE_DRIVER, OF_SAVEPOINTS
+from sweep import IN_TASKS, IN_THE_DRIVER, OF_DATAFRAMES, OF_SAVEPOINTS
 
 from headrace import failpoints
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 def test_the_sweep_names_every_failpoint() -> None:
     swept = {fault.partition("=")[0] for fault in (*IN_TASKS, *IN_THE_DRIVER)}
-    assert swept | OF_SAVEPOINTS == failpoints.NAMES
+    assert swept | OF_SAVEPOINTS | OF_DATAFRAMES == failpoints.NAMES
 
 
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
