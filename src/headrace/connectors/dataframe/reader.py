@@ -2,72 +2,49 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import IO, Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.connectors.dataframe.split import SpoolSplit
 from headrace.connectors.dataframe.spool import Manifest, Spool
-from headrace.connectors.source import PollStatus, SourceBatch, SourceReader
+from headrace.connectors.source import SourceBatch
+from headrace.connectors.split_queue import SplitQueueReader
 from headrace.errors import RecordError
 from headrace.types.columns import batch_to_values, schema_of
 from headrace.types.information import RowType
 
-TRIES_PER_POLL = 8
 _READ_PREFIX = "data/read"
 """A file store wants to know where it writes; this one only reads."""
 
 
-class SpoolReader(SourceReader[SpoolSplit]):
+class SpoolReader(SplitQueueReader[SpoolSplit]):
     """Gives rows as columns where the row type has them, else as values; with event time where a column is named."""
 
     def __init__(self, spool: Spool, row_type: RowType, event_time: str | None) -> None:
+        super().__init__()
         self._spool = spool
         self._row_type = row_type
         self._event_time = event_time
         self._as_columns = schema_of(row_type) is not None
-        self._splits: deque[SpoolSplit] = deque()
         self._open: _OpenFile | None = None
         self._manifest: Manifest | None = None
-        self._no_more = False
-
-    def add_splits(self, splits: Sequence[SpoolSplit]) -> None:
-        self._splits.extend(msgspec.structs.replace(split) for split in splits)
-
-    def no_more_splits(self) -> None:
-        self._no_more = True
-
-    def poll(self, limit: int) -> SourceBatch | PollStatus:
-        # Files that were read to their end before a restore are passed over, but barriers want to be served too.
-        for _ in range(TRIES_PER_POLL):
-            if not self._splits:
-                return PollStatus.ENDED if self._no_more else PollStatus.NEEDS_SPLIT
-            split = self._splits[0]
-            if self._open is None:
-                self._open = self._opened(split)
-            columns = self._open.read(limit)
-            if columns is not None:
-                split.position += columns.num_rows
-                return self._batch(split, columns)
-            self.close()
-            self._splits.popleft()
-        return PollStatus.IDLE
-
-    def idle_until(self) -> float | None:
-        return time.monotonic()
-
-    def snapshot(self) -> list[SpoolSplit]:
-        return [msgspec.structs.replace(split) for split in self._splits]
 
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+    def _read(self, split: SpoolSplit, limit: int) -> SourceBatch | None:
+        if self._open is None:
+            self._open = self._opened(split)
+        columns = self._open.read(limit)
+        if columns is None:
+            return None
+        split.position += columns.num_rows
+        return self._batch(split, columns)
 
     def _opened(self, split: SpoolSplit) -> _OpenFile:
         if self._manifest is None or self._manifest.batch != split.batch:
