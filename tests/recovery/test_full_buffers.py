@@ -83,6 +83,45 @@ def test_records_in_flight_are_routed_again_when_restored_at_another_width(
     assert result.restarts == 1
 
 
+def slowly(record: Any) -> Any:
+    time.sleep(0.0015)
+    return record
+
+
+def books_on_fixed_routes(env: Any, ledger: Ledger, sink: LedgerSink) -> None:
+    records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
+    books = records.key_by(lambda record: record[0]).process(Bookkeeper(ledger.window)).uid("books")
+    chosen = books.partition_custom(lambda key, n: hash(key) % n, lambda line: line[0]).map(slowly).uid("chosen")
+    rescaled = chosen.rescale().map(slowly).uid("rescaled")
+    rescaled.map(slowly).uid("forward").start_new_chain().sink_to(sink).uid("sink")
+
+
+def test_what_waits_on_fixed_routes_is_in_no_checkpoint_so_that_any_restores_at_another_width(
+    bench: Any, start: Any
+) -> None:
+    go = Path(bench.directory, "go")
+    ledger = Ledger(length=400, faults=1, fault_log=str(go))
+    sink = LedgerSink(bench.directory / "out")
+    env = bench.env(mode="unaligned", interval=50)
+    books_on_fixed_routes(env, ledger, sink)
+    job = start(env)
+    job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 3)
+    job.suspend()
+
+    newest = opened(bench, int(published(bench)[-1].name[4:]))
+    assert {edge for channel in newest.metadata.channels for edge in channel.edges} <= {0}, "only the one by key"
+
+    go.mkdir()
+    (go / "now").touch()
+    env = bench.env(mode="unaligned", interval=50, parallelism=3)
+    books_on_fixed_routes(env, ledger, sink)
+    job = start(env)
+    assert job.wait_for("running")["restored"] == newest.metadata.checkpoint_id
+    job.finish()
+
+    assert ledger.problems(sink.lines()) == []
+
+
 def test_an_unaligned_checkpoint_does_not_wait_for_the_slow_operator(bench: Any, start: Any) -> None:
     in_flight: dict[str, list[int]] = {}
     for mode in ("aligned", "unaligned"):

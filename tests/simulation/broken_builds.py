@@ -47,6 +47,13 @@ class LogsBehindTheBarrier(InputGate):
         return replace(super()._take_early(current), logged=behind)
 
 
+class LogsFixedRoutes(InputGate):
+    """Cells on fixed routes are logged like any other."""
+
+    def _is_clear(self, checkpoint_id: int) -> bool:
+        return True
+
+
 class ReplaysInTheWrongOrder(InputGate):
     """What was set aside comes after what has arrived since."""
 
@@ -195,6 +202,7 @@ BROKEN: dict[str, Build] = {
             ForgetsQueuedCells,
             ForgetsLateCells,
             LogsBehindTheBarrier,
+            LogsFixedRoutes,
             ReplaysInTheWrongOrder,
             SnapshotsBeforeTheTrigger,
             HandsOutSplitsDuringAlignment,

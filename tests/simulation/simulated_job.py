@@ -262,6 +262,7 @@ class SimulatedJob:
             mode=scenario.mode.gate,
             clock=lambda: self.now_ms / 1_000,
             aligned_timeout_s=timeout,
+            fixed_edges=scenario.fixed_through(level),
             aside_limit=scenario.aside_limit,
             spill_dir=self.spill_dir,
             memory_limit=100,

@@ -69,6 +69,8 @@ class Scenario:
     retain: int
     savepoints: int
     write_failures: float = 0.02
+    fixed: frozenset[int] = frozenset()
+    """Edges with a fixed route: none of their records may be in flight in a checkpoint."""
 
     @property
     def levels(self) -> int:
@@ -104,6 +106,9 @@ class Scenario:
         if level == 2:
             edges += [RELAYED] * self.relayed + [DEEP] * self.deep_source
         return edges
+
+    def fixed_through(self, level: int) -> set[int]:
+        return {e for e in self.fixed if self.level_of_producer(e) < level <= self.level_of_target(e)}
 
     def level_of_producer(self, edge: int) -> int:
         return {RELAYED: 0, DEEP: 1}.get(edge, edge)
@@ -154,6 +159,8 @@ def draw(seed: int) -> Scenario:
         tolerable_failures=rng.choice((0, 3, 100)),
         retain=rng.choice((1, 1, 2)),
         savepoints=rng.choice((0, 0, 0, 2)),
+        # From a generator of its own: seeds that once found something stay what they are.
+        fixed=frozenset(Random(f"fixed {seed}").choice(((), (), (0,), (1, RELAYED), (RELAYED,), (0, DEEP)))),
     )
 
 

@@ -90,6 +90,10 @@ class Running:
     complete: bool
 
 
+class TiedToOneWidth(AssertionError):
+    """Records that belong to one subtask are in flight in a checkpoint, which restores at one parallelism only."""
+
+
 class OutOfOrder(AssertionError):
     """A record came after one that it was sent before."""
 
@@ -164,6 +168,9 @@ class ModelTask:
     def acknowledge(self, checkpoint_id: int, files: dict[str, Any]) -> None:
         """The asynchronous part is over."""
         running = self.running.pop(checkpoint_id)
+        fixed = self.scenario.fixed & {address_of(data).edge for _, data in running.state.logged}
+        if fixed:
+            raise TiedToOneWidth(f"checkpoint {checkpoint_id} of task {self.level}.{self.slot} logs edges {fixed}")
         path = f"{self.attempt}/{checkpoint_id}/{self.level}.{self.slot}"
         files[path] = running.state
         keyed = KeyedSnapshot("table", 0, 0, (), (StateFile(1, "", path),))

@@ -16,7 +16,7 @@ from headrace.operators.sink import commit_with_retries, payload_of
 from headrace.plan.graph import Broadcast, Custom, JobPlan, Partitioning, Rescale
 from headrace.runtime.control.messages import Deploy, SubtaskRestoration
 from headrace.runtime.job.collected import CollectedResults
-from headrace.runtime.task.in_flight import FIXED_ROUTES
+from headrace.runtime.task.routing import FIXED_ROUTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,10 @@ come are **logged** after it, and the log is channel state:
     aligned with timeout    snapshot in between; both
     at-least-once           snapshot at the last barrier; no cell is set aside, nothing is logged
 
+Cells of a **fixed edge** are never logged: their records belong to the subtask they were sent to (see
+`routing.FIXED_ROUTES`), so in a checkpoint they would tie it to one parallelism. Where fixed edges lead through a
+task, an early snapshot waits until all barriers are read and the fixed cells before them are processed; the rest is logged.
+
 Only records are logged. Splits are dealt anew on every restore, so a producer that had ended may be given one
 and go on: an end or a watermark from before would be a lie, and all producers say theirs again.
 
@@ -31,7 +35,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from headrace.runtime.task.cells import BARRIER, RECORDS, Barrier
+from headrace.runtime.task.cells import BARRIER, RECORDS, Barrier, address_of
 from headrace.runtime.task.spill import Queued, SpillQueue
 
 CONTROL = -1
@@ -109,6 +113,7 @@ class InputGate:
         mode: GateMode,
         clock: Callable[[], float],
         aligned_timeout_s: float | None = None,
+        fixed_edges: Iterable[int] = (),
         aside_limit: int = 64 * 1024 * 1024,
         spill_dir: Path | None = None,
         memory_limit: int = MEMORY_ASIDE,
@@ -120,6 +125,9 @@ class InputGate:
         self._clock = clock
         self._aligned_timeout_s = aligned_timeout_s
         """None: a barrier overtakes only where it says so itself."""
+        self._fixed_edges = frozenset(fixed_edges)
+        self._fixed_in_hand = False
+        """The cell delivered last came on one of them, and may not be processed to its end yet."""
         self._aside_limit = aside_limit
         self._spill_dir = spill_dir
         self._memory_limit = memory_limit
@@ -179,7 +187,9 @@ class InputGate:
             if self.inbox_bytes < limit:
                 return True
             current = self._logging()
-            return current is not None and current.log_bytes < self._aside_limit
+            if current is not None:
+                return current.log_bytes < self._aside_limit
+            return self._waits_for_barriers() and self.inbox_bytes < self._aside_limit
 
     def _logging(self) -> _Alignment | None:
         for alignment in self._alignments.values():
@@ -215,8 +225,9 @@ class InputGate:
             return self._urgent()
 
     def take(self) -> GateEvent | None:
-        """The next thing to do, or None if there is nothing now."""
+        """The next thing to do, or None if there is nothing now; what was delivered before is done."""
         with self._lock:
+            self._fixed_in_hand = False
             event = self._urgent()
             if event is not None:
                 return event
@@ -233,6 +244,7 @@ class InputGate:
                     if event is not None:
                         return event
                     continue
+                self._fixed_in_hand = self._is_fixed(data)
                 return Deliver(channel, data)
             return None
 
@@ -240,6 +252,9 @@ class InputGate:
         """When `take` should be called again although nothing arrives (the alignment timeout)."""
         with self._lock:
             if self._aligned_timeout_s is None or self._noticed is None or not self._may_overtake(self._noticed[0]):
+                return None
+            if self._fixed_edges and self._is_due(*self._noticed):
+                # It waits for cells, and their arrival wakes the mailbox.
                 return None
             return self._noticed[1] + self._aligned_timeout_s
 
@@ -343,8 +358,7 @@ class InputGate:
             return None
         if not self._may_overtake(barrier):
             return None
-        due = self._aligned_timeout_s is not None and self._clock() - since >= self._aligned_timeout_s
-        if not (barrier.unaligned or due):
+        if not self._is_due(barrier, since) or not self._is_clear(barrier.checkpoint_id):
             return None
         current = self._alignments.get(barrier.checkpoint_id)
         if current is None:
@@ -360,6 +374,49 @@ class InputGate:
         if barrier.canonical or (current is not None and current.taken):
             return False
         return not self._has_control or (current is not None and CONTROL in current.arrived)
+
+    def _is_due(self, barrier: Barrier, since: float) -> bool:
+        timeout = self._aligned_timeout_s
+        return barrier.unaligned or (timeout is not None and self._clock() - since >= timeout)
+
+    def _is_fixed(self, data: bytes) -> bool:
+        return bool(self._fixed_edges) and data[0] == RECORDS and address_of(data).edge in self._fixed_edges
+
+    def _is_clear(self, checkpoint_id: int) -> bool:
+        """Whether an early snapshot now would log no cell of a fixed edge, neither queued nor still to come."""
+        if not self._fixed_edges:
+            return True
+        # What is queued in front is not looked at, for it may lie on disk: it goes first.
+        if self._fixed_in_hand or any(len(queue) for queue in self._front):
+            return False
+        open_channels = self._open_channels(checkpoint_id)
+        for channel, data in self._inbox:
+            if channel not in open_channels:
+                continue
+            if data[0] == BARRIER and Barrier.decode(data).checkpoint_id == checkpoint_id:
+                open_channels.discard(channel)
+            elif self._is_fixed(data):
+                return False
+        return not open_channels
+
+    def _open_channels(self, checkpoint_id: int) -> set[int]:
+        """Channels whose barrier has not had its turn."""
+        current = self._alignments.get(checkpoint_id)
+        return set(self._channels if current is None else self._channels - current.arrived)
+
+    def _waits_for_barriers(self) -> bool:
+        """Whether an early snapshot is held up by barriers that are not even read."""
+        if not self._fixed_edges or self._noticed is None or self._mode is GateMode.AT_LEAST_ONCE:
+            return False
+        barrier = self._noticed[0]
+        if not self._may_overtake(barrier) or not self._is_due(*self._noticed):
+            return False
+        read = {
+            channel
+            for channel, data in self._inbox
+            if data[0] == BARRIER and Barrier.decode(data).checkpoint_id == barrier.checkpoint_id
+        }
+        return not read >= self._open_channels(barrier.checkpoint_id)
 
     def _begin(self, barrier: Barrier) -> _Alignment:
         current = _Alignment(barrier, self._clock())
@@ -391,8 +448,9 @@ class InputGate:
         return None
 
     def _may_take_early(self, current: _Alignment) -> bool:
-        exactly_once = self._mode is GateMode.EXACTLY_ONCE
-        return exactly_once and (not self._has_control or CONTROL in current.arrived)
+        if self._mode is GateMode.AT_LEAST_ONCE or (self._has_control and CONTROL not in current.arrived):
+            return False
+        return self._is_clear(current.barrier.checkpoint_id)
 
     def _requeue(self, channel: int, barrier: Barrier) -> None:
         if channel == CONTROL:

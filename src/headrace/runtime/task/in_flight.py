@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headrace.errors import DamagedCheckpointError, RestoreError, TypeMismatchError
-from headrace.plan.graph import Broadcast, Custom, Edge, Forward, Rescale
+from headrace.plan.graph import Edge
 from headrace.runtime.task.cells import (
     RECORDS,
     RECORDS_HEADER,
@@ -25,14 +25,10 @@ from headrace.runtime.task.cells import (
     records_header,
 )
 from headrace.runtime.task.records import COLUMNS, PICKLED, PLAIN, EdgeCodec, split_columns, unpack
+from headrace.runtime.task.routing import FIXED_ROUTES
 from headrace.runtime.task.spill import Queued
 from headrace.state.key_groups import key_group
 from headrace.state.plain_values import encode_plain
-
-FIXED_ROUTES = (Broadcast, Forward, Rescale, Custom)
-"""How a record may be routed so that it belongs to the subtask it was sent to, and to no other: of a broadcast each
-subtask has a copy that goes with its own state; the others say that these records are dealt with there, and together.
-The driver refuses to restore records in flight on such an edge at another parallelism of either end."""
 
 _FRAME = struct.Struct("<iI")
 

@@ -45,7 +45,7 @@ from headrace.runtime.task.mailbox import Mailbox
 from headrace.runtime.task.output import OutputClosed, OutputQueue
 from headrace.runtime.task.printing import DriverStdout
 from headrace.runtime.task.records import EdgeCodec
-from headrace.runtime.task.routing import Router
+from headrace.runtime.task.routing import Router, fixed_edges_through
 from headrace.runtime.task.snapshots import SnapshotWriter
 from headrace.state.backend import BackendContext, KeyedStateBackend
 from headrace.state.key_groups import group_range
@@ -238,6 +238,7 @@ class Task:
             mode=GateMode.EXACTLY_ONCE if exactly_once else GateMode.AT_LEAST_ONCE,
             clock=time.monotonic,
             aligned_timeout_s=timeout if exactly_once else None,
+            fixed_edges=fixed_edges_through(plan, self._level),
             aside_limit=checkpointing.alignment_max_bytes,
             spill_dir=self._local_dir,
             on_urgent=self._wake,

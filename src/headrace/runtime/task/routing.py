@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.plan.graph import Edge, Forward, JobPlan, Rescale
+from headrace.plan.graph import Broadcast, Custom, Edge, Forward, JobPlan, Rescale
+
+FIXED_ROUTES = (Broadcast, Forward, Rescale, Custom)
+"""How a record may be routed so that it belongs to the subtask it was sent to, and to no other: of a broadcast each
+subtask has a copy that goes with its own state; the others say that these records are dealt with there, and together.
+Such records are kept out of checkpoints (see `gate`). Where a changed program makes such an edge of one of another kind,
+the driver refuses to restore what is in flight on it at another parallelism of either end."""
 
 
 def consumers(edge: Edge, producer: int, producers: int, consumer_count: int) -> range:
@@ -24,6 +30,17 @@ def consumers(edge: Edge, producer: int, producers: int, consumer_count: int) ->
 def producers_of(edge: Edge, consumer: int, producers: int, consumer_count: int) -> list[int]:
     """Subtasks of the source that may send to this consumer."""
     return [p for p in range(producers) if consumer in consumers(edge, p, producers, consumer_count)]
+
+
+def fixed_edges_through(plan: JobPlan, level: int) -> set[int]:
+    """Edges with a fixed route whose cells come to the tasks of this level, to stay or to be relayed."""
+    return {
+        edge.id
+        for edge in plan.graph.edges
+        if edge.id in plan.exchanged
+        and isinstance(edge.partitioning, FIXED_ROUTES)
+        and plan.chain_of(edge.source).level < level <= plan.chain_of(edge.target).level
+    }
 
 
 class Router:

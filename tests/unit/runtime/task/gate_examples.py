@@ -19,9 +19,12 @@ class ManualClock:
         return self.now
 
 
+FIXED_EDGE = 1
+
+
 def cell(name: str) -> bytes:
-    """A cell of records whose payload is its name."""
-    return records_header(Address(0, 0, 0), 0, 0, 1) + name.encode()
+    """A cell of records whose payload is its name; one in capitals comes on an edge with a fixed route."""
+    return records_header(Address(FIXED_EDGE if name.isupper() else 0, 0, 0), 0, 0, 1) + name.encode()
 
 
 def name_of(data: bytes) -> str:
@@ -39,6 +42,7 @@ class Bench:
         limit: int = 1 << 20,
         spill_dir: Path | None = None,
         memory: int = 1 << 20,
+        fixed: bool = False,
     ) -> None:
         self.clock = ManualClock()
         self.urgent = 0
@@ -47,6 +51,7 @@ class Bench:
             mode=mode,
             clock=self.clock,
             aligned_timeout_s=timeout,
+            fixed_edges=(FIXED_EDGE,) if fixed else (),
             aside_limit=limit,
             spill_dir=spill_dir,
             memory_limit=memory,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gate_examples import ManualClock, cell, name_of
+from gate_examples import FIXED_EDGE, ManualClock, cell, name_of
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -30,8 +30,9 @@ class GateMachine(RuleBasedStateMachine):
         control=st.booleans(),
         timeout=st.sampled_from([None, 0.0, 3.0]),
         limit=st.sampled_from([60, 300, 1 << 20]),
+        fixed=st.booleans(),
     )
-    def begin(self, channels: int, control: bool, timeout: float | None, limit: int) -> None:
+    def begin(self, channels: int, control: bool, timeout: float | None, limit: int, fixed: bool) -> None:
         self.channels = [*range(channels), *([CONTROL] if control else [])]
         self.unaligned = timeout == 0.0
         self.gate = InputGate(
@@ -40,7 +41,11 @@ class GateMachine(RuleBasedStateMachine):
             clock=self.clock,
             aligned_timeout_s=timeout,
             aside_limit=limit,
+            fixed_edges=(FIXED_EDGE,) if fixed else (),
         )
+        self.fixed = fixed
+        self.in_hand: str | None = None
+        """The cell that a mailbox would still be busy with."""
         self.sent: dict[int, list[str]] = {c: [] for c in self.channels}
         self.before: dict[int, dict[int, int]] = {}
         """By checkpoint and channel: how many cells were sent before its barrier."""
@@ -53,10 +58,10 @@ class GateMachine(RuleBasedStateMachine):
 
     # -- producers
 
-    @rule(data=st.data())
-    def send_a_cell(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), on_fixed_edge=st.booleans())
+    def send_a_cell(self, data: st.DataObject, on_fixed_edge: bool) -> None:
         channel = data.draw(st.sampled_from(self.channels))
-        name = f"{channel}/{len(self.sent[channel])}"
+        name = f"{'F' if on_fixed_edge else 'f'}{channel}/{len(self.sent[channel])}"
         self.sent[channel].append(name)
         if channel == CONTROL:
             self.gate.arrive_control(name)
@@ -104,6 +109,7 @@ class GateMachine(RuleBasedStateMachine):
     @rule(times=st.integers(1, 6))
     def take(self, times: int) -> None:
         for _ in range(times):
+            self.in_hand = None
             self.handle(self.gate.take())
 
     @rule()
@@ -116,6 +122,7 @@ class GateMachine(RuleBasedStateMachine):
                 name = name_of(item) if isinstance(item, bytes) else item
                 assert name == self.sent[channel][len(self.done[channel])], "a channel keeps its order"
                 self.done[channel].append(name)
+                self.in_hand = name if isinstance(item, bytes) else None
             case TakeSnapshot(barrier, _, logged, complete):
                 checkpoint_id = barrier.checkpoint_id
                 assert checkpoint_id not in self.over, "it was given up"
@@ -124,6 +131,8 @@ class GateMachine(RuleBasedStateMachine):
                 self.taken.add(checkpoint_id)
                 if CONTROL in self.channels:
                     assert CONTROL in self.before[checkpoint_id], "never before the trigger"
+                if logged is not None and self.fixed and self.in_hand is not None:
+                    assert not self.in_hand.isupper(), "the rest of that cell would be in flight"
                 if checkpoint_id in self.savepoints:
                     assert logged is None, "savepoints are aligned"
                 self.snapshots[checkpoint_id] = {c: list(names) for c, names in self.done.items()}
@@ -140,6 +149,7 @@ class GateMachine(RuleBasedStateMachine):
 
     def log(self, checkpoint_id: int, logged: list[tuple[int, bytes]]) -> None:
         for channel, data in logged:
+            assert not (self.fixed and name_of(data).isupper()), "a record on a fixed route is never in flight"
             self.snapshots[checkpoint_id][channel].append(name_of(data))
 
     def check(self, checkpoint_id: int) -> None:

@@ -218,3 +218,71 @@ def test_spilled_cells_are_logged_from_disk(tmp_path: Path) -> None:
     assert bench.arrive(0, ONE).one() == "snapshot 1: b0 b1 b2 b3 ..."
     assert bench.all() == ["b0", "b1", "b2", "b3"]
     bench.gate.close()
+
+
+def fixed(*channels: int, timeout: float = 0.0, limit: int = 1 << 20) -> Bench:
+    """Cells in capitals come on an edge with a fixed route."""
+    return Bench(*channels, timeout=timeout, limit=limit, fixed=True)
+
+
+def test_a_cell_on_a_fixed_route_is_processed_before_the_snapshot_and_the_rest_is_logged() -> None:
+    bench = fixed(0, 1).arrive(0, "a1", "A2", "a3", ONE, "a4").arrive(1, "b1", ONE, "b2")
+    assert bench.all() == ["a1", "A2", "snapshot 1: a3 b1", "a3", "a4", "b1", "b2"]
+
+
+def test_with_fixed_routes_the_snapshot_waits_until_every_barrier_is_read() -> None:
+    bench = fixed(0, 1).arrive(0, ONE, "a1").arrive(1, "b1")
+    assert bench.all() == ["b1"], "channel 1 may still send a cell on a fixed route, and a1 is behind the barrier"
+    bench.arrive(1, "b2", "B3", "b4", ONE, "b5")
+    assert bench.all() == ["b2", "B3", "snapshot 1: b4", "a1", "b4", "b5"]
+
+
+def test_without_cells_on_them_fixed_routes_cost_nothing_but_the_reading_of_the_barriers() -> None:
+    bench = fixed(0, 1).arrive(0, "a1", "a2", ONE).arrive(1, "b1", ONE)
+    assert bench.one() == "snapshot 1: a1 a2 b1"
+
+
+def test_a_cell_behind_its_barrier_holds_nothing_up() -> None:
+    bench = fixed(0, 1).arrive(0, "a1", ONE, "A2").arrive(1, "b1", ONE, "B2")
+    assert bench.all() == ["snapshot 1: a1 b1", "a1", "A2", "b1", "B2"]
+
+
+def test_a_cell_on_a_fixed_route_in_hand_is_finished_first() -> None:
+    bench = fixed(0).arrive(0, "A1", "a2")
+    assert bench.one() == "A1"
+    bench.arrive(0, ONE)
+    assert bench.gate.take_urgent() is None, "the rest of A1 would be in flight"
+    assert bench.all() == ["snapshot 1: a2", "a2"]
+
+
+def test_more_is_read_while_barriers_are_missing_and_no_more_once_they_are_read() -> None:
+    bench = fixed(0, 1).arrive(0, ONE, "a" * 100)
+    assert bench.gate.may_read_on(50)
+    bench.arrive(1, "A", ONE)
+    assert not bench.gate.may_read_on(50)
+    plain = unaligned(0, 1).arrive(0, "a" * 100)
+    assert not plain.gate.may_read_on(50)
+
+
+def test_released_cells_go_before_the_next_early_snapshot() -> None:
+    bench = fixed(0, 1, timeout=5.0).arrive(0, 1, "A1").arrive(1, "b1")
+    assert bench.all() == ["b1"]
+    assert bench.arrive(1, 1).one() == "snapshot 1"
+    bench.arrive(0, TWO).arrive(1, TWO)
+    assert bench.all() == ["A1", "snapshot 2: "]
+
+
+def test_no_clock_runs_while_a_snapshot_that_is_due_waits_for_cells() -> None:
+    bench = fixed(0, 1, timeout=5.0).arrive(0, 1)
+    assert bench.gate.deadline() == 5.0
+    bench.clock.now = 5.0
+    assert bench.all() == []
+    assert bench.gate.deadline() is None
+    before = bench.urgent
+    assert bench.arrive(1, "b1", 1).urgent > before
+    assert bench.one() == "snapshot 1: b1"
+
+
+def test_set_aside_beyond_the_limit_with_fixed_cells_to_come_is_declined() -> None:
+    bench = fixed(0, 1, timeout=5.0, limit=200).arrive(0, 1, "a" * 150, "a" * 150).arrive(1, "B1")
+    assert bench.all() == ["give up 1", "a" * 150, "a" * 150, "B1"]
