@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import unicodedata
 from typing import Any
 
@@ -230,7 +231,7 @@ def test_one_name_with_two_shapes_is_refused_also_after_restore(shop: Workshop, 
         (PAIR, ("a",)),
         (BAG, ["a"]),
         (BAG, (1, 2)),
-        (THING, lambda: None),
+        (THING, sys),
     ],
     ids=repr,
 )

@@ -167,7 +167,7 @@ class Colour(Enum):
         (("a", [1]), r"inside of \('a', \[1\]\)"),
         (bytearray(b"a"), "has no hash"),
         (Colour.RED, "Colour"),
-        (object(), "no encoding"),
+        (..., "no encoding"),
         (frozenset({1}), "no encoding"),
         (complex(1), "no encoding"),
         (np.array([1]), "no encoding"),

@@ -14,7 +14,8 @@ come are **logged** after it, and the log is channel state:
 
 Cells of a **fixed edge** are never logged: their records belong to the subtask they were sent to (see
 `routing.FIXED_ROUTES`), so in a checkpoint they would tie it to one parallelism. Where fixed edges lead through a
-task, an early snapshot waits until all barriers are read and the fixed cells before them are processed; the rest is logged.
+task, an early snapshot waits until all barriers are read and the fixed cells before them are processed; the rest is
+logged.
 
 Only records are logged. Splits are dealt anew on every restore, so a producer that had ended may be given one
 and go on: an end or a watermark from before would be a lie, and all producers say theirs again.

@@ -9,7 +9,7 @@ from headrace.plan.graph import Broadcast, Custom, Edge, Forward, JobPlan, Resca
 FIXED_ROUTES = (Broadcast, Forward, Rescale, Custom)
 """How a record may be routed so that it belongs to the subtask it was sent to, and to no other: of a broadcast each
 subtask has a copy that goes with its own state; the others say that these records are dealt with there, and together.
-Such records are kept out of checkpoints (see `gate`). Where a changed program makes such an edge of one of another kind,
+Such records are kept out of checkpoints (see `gate`). Where a changed program makes such an edge of another kind,
 the driver refuses to restore what is in flight on it at another parallelism of either end."""
 
 
