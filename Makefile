@@ -10,7 +10,9 @@
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
-PYTEST := $(BIN)/python -m pytest
+JOBS   ?= 2
+# By "load" every worker goes through its tests in their order, in which those that hold a Spark application come last.
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist load
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-kafka test test-fast test-slow services lint format types bench docs-check clean
@@ -37,7 +39,7 @@ test-fast: venv
 	$(PYTEST) -m "not slow and not spark and not cluster and not service" $(ARGS)
 
 test-slow: venv services
-	$(PYTEST) -m "slow" $(ARGS)
+	$(PYTEST) -n 0 -m "slow" $(ARGS)
 
 services:
 	scripts/install-services

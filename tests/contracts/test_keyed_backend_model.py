@@ -212,10 +212,9 @@ def test_a_backend_does_what_plain_dicts_do(flavour: str) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=25,
+            max_examples=15,
             stateful_step_count=40,
             deadline=None,
-            derandomize=False,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -178,7 +178,7 @@ def test_states_with_a_time_to_live_are_as_the_model_says(flavour: str, cleanup:
     CLEANUPS[cleanup](builder)
     config = builder.build()
 
-    @settings(max_examples=40 if flavour == "heap" else 15)
+    @settings(max_examples=25 if flavour == "heap" else 6)
     @given(STEPS)
     def run(steps: list[Any]) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -36,12 +36,12 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
-def test_two_hundred_snapshots_with_writes_between_leave_no_process_and_no_file_open(shop: Workshop) -> None:
+def test_sixty_snapshots_with_writes_between_leave_no_process_and_no_file_open(shop: Workshop) -> None:
     backend = shop.backend()
     state = backend.state(COUNT)
     files, processes = open_files(), children()
     works = []
-    for checkpoint in range(200):
+    for checkpoint in range(60):
         for key in range(50):
             at(backend, key)
             state.update(checkpoint * 100 + key)

@@ -93,7 +93,7 @@ def live(storage: FileSystemCheckpointStorage, made: Job) -> list[int]:
     seen: list[int] = []
     driver = Publisher(storage)
     for checkpoint_id in CHECKPOINTS:
-        for key in range(10_000, 10_050):
+        for key in range(10_000, 10_015):
             made.set_count(key, checkpoint_id)
         try:
             driver.publish(made, checkpoint_id)
@@ -120,7 +120,7 @@ def test_whichever_call_fails_complete_checkpoints_stay_whole_and_nothing_untype
         storage = FileSystemCheckpointStorage(str(tmp_path / f"run-{n}"), file_state_size_threshold=0)
         disk.arm(n)
         try:
-            with job(Shape(backend=backend, parallelism=1, extra_keys=60)) as made:
+            with job(Shape(backend=backend, parallelism=1, extra_keys=20)) as made:
                 seen = live(storage, made)
         except StorageError:
             # The driver could not even begin: no attempt of its own, so there is nothing that could be lost.

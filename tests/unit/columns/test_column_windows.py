@@ -32,7 +32,7 @@ from headrace.state.key_groups import key_group
 from headrace.testing import JobHarness, ManualSource, OperatorHarness
 
 BACKENDS = {"heap": HashMapStateBackend, "rocksdb": EmbeddedRocksDBStateBackend}
-EXAMPLES = {"heap": 30, "rocksdb": 8}
+EXAMPLES = {"heap": 15, "rocksdb": 4}
 """Histories for each; a database is opened at every restore."""
 LATE = OutputTag("late", SALE)
 NO_TIME = WatermarkStrategy.no_watermarks()

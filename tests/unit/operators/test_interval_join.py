@@ -180,7 +180,7 @@ def model(events: list[Any], lower: int, upper: int) -> tuple[Counter[Any], Coun
     return found, late
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     events=EVENTS,
     bounds=st.tuples(st.integers(-20, 20), st.integers(0, 25)).map(lambda b: (b[0], b[0] + b[1])),

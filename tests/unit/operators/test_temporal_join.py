@@ -117,7 +117,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(events=EVENTS, flavour=st.sampled_from(BOTH))
 def test_it_finds_the_rows_of_a_plain_model_through_restarts_at_any_width(
     tmp_path_factory: pytest.TempPathFactory, events: list[Any], flavour: str
