@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.errors import ConfigurationError
+from headrace.runtime.spark import pipelined
 from headrace.runtime.spark.errors import PreflightError, SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import obtain_session, settings_of
@@ -137,6 +138,28 @@ def test_a_worker_without_our_packages_is_a_finding(
     assert not worker.ok
     assert "/bin/false" in worker.found
     assert "PYSPARK_PYTHON" in worker.remedy
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    ["org.apache.spark.sql.execution.exchange.BroadcastExchangeExec", "org.apache.spark.sql.execution.NoSuchExchange"],
+    ids=["an exchange without it", "no such exchange"],
+)
+def test_a_spark_without_the_pipelined_shuffle_is_refused_with_the_version_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, exchange: str
+) -> None:
+    handle = obtain_session(None, 1, 1, "own", None)
+    try:
+        pipelined.probe(handle.session)
+        monkeypatch.setattr(pipelined, "_EXCHANGE", exchange)
+        with pytest.raises(UnsupportedSparkError, match=r'has no pipelined shuffle .* pip install "pyspark=='):
+            pipelined.probe(handle.session)
+        [finding] = [finding for finding in preflight(handle, 1) if finding.name == "Pipelined shuffle"]
+        assert not finding.ok
+        assert "lacks it" in finding.found
+        assert "pip install" in finding.remedy
+    finally:
+        handle.stop()
 
 
 def test_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

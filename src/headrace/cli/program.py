@@ -6,6 +6,7 @@ import contextlib
 import os
 import runpy
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,8 @@ from headrace.plan.settings import JobSettings
 
 _HEADRACE = Path(__file__).resolve().parent.parent
 _DEMO = _HEADRACE / "demo"
+_INSTALLED = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+"""Python's own modules and other people's packages."""
 
 
 class Program:
@@ -57,8 +60,7 @@ class Program:
     def own_line(self, error: BaseException) -> str | None:
         """The innermost line of the user's own code, as `file:line`."""
         for frame in reversed(traceback.extract_tb(_from_frame_of(self.path, error.__traceback__))):
-            file = Path(frame.filename).resolve()
-            if not file.is_relative_to(_HEADRACE) or file.is_relative_to(_DEMO):
+            if _is_users(Path(frame.filename).resolve()):
                 return f"{_short(frame.filename)}:{frame.lineno}"
         return None
 
@@ -87,6 +89,12 @@ def _from_frame_of(path: str, trace: TracebackType | None) -> TracebackType | No
     while found is not None and found.tb_frame.f_code.co_filename != path:
         found = found.tb_next
     return trace if found is None else found
+
+
+def _is_users(file: Path) -> bool:
+    if file.is_relative_to(_DEMO):
+        return True
+    return not any(file.is_relative_to(folder) for folder in (_HEADRACE, *_INSTALLED))
 
 
 def _short(filename: str) -> str:

@@ -99,6 +99,17 @@ def test_a_wrong_program_is_refused_with_its_own_line_and_no_traceback(write: Wr
     assert "Traceback" not in result.stderr
 
 
+def test_the_line_shown_is_the_programs_own_and_not_one_of_the_library_that_it_waited_in(write: Write) -> None:
+    write(
+        "from concurrent.futures import Future\nfrom headrace.errors import ConfigurationError\n\n"
+        "waited = Future()\nwaited.set_exception(ConfigurationError('too few'))\nwaited.result()"
+    )
+    result = explain("job.py")
+    assert "too few" in result.stderr
+    assert "job.py:6" in result.stderr
+    assert "_base.py" not in result.stderr
+
+
 def test_verbose_shows_the_frames_of_headrace_too(write: Write) -> None:
     write(JOB.replace(".print()", ".uid('a').print().uid('a')") + "env.execute('sums')")
     result = explain("job.py", "--verbose")
