@@ -201,7 +201,9 @@ class Seen:
 
 def totals_seen(bench: Any, database: Database, sink: Sink, script: list[Any]) -> list[int]:
     """Every total that a reader could ever see, in order, of a running sum over the script."""
-    env = bench.env(parallelism=1)
+    env = bench.env(parallelism=1, interval=500)
+    # Or a checkpoint between the last value before the crash and the crash, and nothing would come again.
+    env.get_checkpoint_config().set_min_pause_between_checkpoints(20_000)
     numbers = env.from_source(TestSource(script), WatermarkStrategy.no_watermarks(), "numbers")
     numbers.key_by(lambda n: "sum").reduce(lambda a, b: a + b).map(lambda total: ("sum", total)).sink_to(sink)
     result = env.execute("totals")
