@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 import pytest
 from ledger import Ledger, LedgerSink, LedgerSource
 
-from headrace import SlidingEventTimeWindows, Types, WatermarkStrategy
+from headrace import EventTimeSessionWindows, SlidingEventTimeWindows, Types, WatermarkStrategy
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 SIZE, SLIDE = 40, 20
+BUSY, GAP = 6, 3
+"""Of ten numbers the first few make a session, and then nothing comes for longer than the gap."""
 ENTRY = Types.ROW_NAMED(["key", "number"], [int, int])
 DOUBLED = Types.ROW_NAMED(["key", "twice"], [int, int])
 
@@ -33,6 +35,10 @@ def expected(ledger: Ledger) -> Counter[tuple[Any, ...]]:
             if inside:
                 lines["window", key, start, 2 * sum(inside), len(inside)] += 1
         lines["total", key, ledger.length * (ledger.length + 1), ledger.length] += 1
+        for start in range(0, ledger.length + 1, 10):
+            inside = range(max(start, 1), min(start + BUSY, ledger.length + 1))
+            if inside:
+                lines["session", key, inside[0], inside[-1] + GAP, 2 * sum(inside)] += 1
     return lines
 
 
@@ -46,14 +52,22 @@ def test_windows_and_totals_over_columns_are_exact_through_a_crash(
     env = bench.env(backend=backend, mode=mode, interval=50)
     records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
     entries = records.map(lambda record: record, output_type=ENTRY).uid("entries")
-    keyed = entries.rebalance().map_batches(doubled, DOUBLED).uid("doubled").key_by("key")
+    doubles = entries.rebalance().map_batches(doubled, DOUBLED).uid("doubled")
+    keyed = doubles.key_by("key")
     wanted: dict[str, Any] = {"total": ("twice", "sum"), "n": "count"}
     windows = keyed.window(SlidingEventTimeWindows.of(SIZE, SLIDE)).aggregate_columns(wanted).uid("windows")
     totals = keyed.aggregate_columns(wanted, emit="end").uid("totals")
+    busy = doubles.filter(lambda row: row.twice // 2 % 10 < BUSY).uid("busy").key_by("key")
+    by_session = busy.window(EventTimeSessionWindows.with_gap(GAP)).allowed_lateness(5)
+    sessions = by_session.aggregate_columns(wanted).uid("sessions")
     lines = windows.map(lambda row: ("window", row.key, row.window_start, row.total, row.n)).uid("window lines")
-    lines.union(totals.map(lambda row: ("total", row.key, row.total, row.n)).uid("total lines")).sink_to(sink).uid(
-        "out"
+    lines = lines.union(
+        totals.map(lambda row: ("total", row.key, row.total, row.n)).uid("total lines"),
+        sessions.map(lambda row: ("session", row.key, row.window_start, row.window_end, row.total)).uid(
+            "session lines"
+        ),
     )
+    lines.sink_to(sink).uid("out")
 
     start(env).finish()
 

@@ -14,15 +14,21 @@ import pyarrow as pa
 from headrace.errors import JobDefinitionError, KeyedStateError
 from headrace.operators.columns.aggregates import Aggregates, Wanted, aggregates_of
 from headrace.operators.columns.factories import (
+    ColumnSessionFactory,
     ColumnWindowFactory,
     CombineFactory,
     MapBatchesFactory,
     RunningAggregateFactory,
 )
-from headrace.operators.columns.panes import Panes
+from headrace.operators.columns.panes import Gaps, Panes, TimePieces
 from headrace.operators.factory import OperatorFactory
 from headrace.operators.functions import Function, OutputTag, callable_of
-from headrace.operators.windows.assigners import SlidingEventTimeWindows, TumblingEventTimeWindows, WindowAssigner
+from headrace.operators.windows.assigners import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    WindowAssigner,
+)
 from headrace.plan.builder import Draft, Outlet
 from headrace.plan.fields import field_type
 from headrace.plan.graph import Hash, KeySpec
@@ -105,36 +111,68 @@ class KeyedBatchMethods:
 
 
 def aggregate_windows(
-    stream: KeyedStream, assigner: WindowAssigner, late_tag: OutputTag | None, wanted: Mapping[str, Wanted]
+    stream: KeyedStream,
+    assigner: WindowAssigner,
+    lateness_ms: int,
+    late_tag: OutputTag | None,
+    wanted: Mapping[str, Wanted],
 ) -> DataStream:
     """What `WindowedStream.aggregate_columns` makes. The windows' other settings have been looked at."""
-    panes = _panes_of(assigner)
-    aggregates = _aggregates(stream, wanted, paned=True)
+    pieces = _pieces_of(assigner)
+    aggregates = _aggregates(stream, wanted, paned=True, sessions=isinstance(pieces, Gaps))
     given = stream.get_type()
     assert given is not None
-    if late_tag is not None or panes.have_gaps:
-        # Late records are wanted as they were, so they must not be combined before it is known that they are late.
-        factory = ColumnWindowFactory(aggregates, assigner, panes, given, late_tag, raw=True)
+    # Late records are wanted as they were, so they must not be combined before it is known that they are late.
+    raw = late_tag is not None or (isinstance(pieces, Panes) and pieces.have_gaps)
+    taken = given if raw else aggregates.travelling_type
+    factory: OperatorFactory
+    if isinstance(pieces, Gaps):
+        assert isinstance(assigner, EventTimeSessionWindows)
+        factory = ColumnSessionFactory(aggregates, assigner, pieces, taken, lateness_ms, late_tag, raw=raw)
+    else:
+        factory = ColumnWindowFactory(aggregates, assigner, pieces, taken, lateness_ms, late_tag, raw=raw)
+    if raw:
         return stream._then("window aggregate_columns", factory, aggregates.result_type)
-    factory = ColumnWindowFactory(aggregates, assigner, panes, aggregates.travelling_type, None, raw=False)
-    return _behind_combine(stream, aggregates, panes, factory)
+    return _behind_combine(stream, aggregates, pieces, factory)
 
 
-def _panes_of(assigner: WindowAssigner) -> Panes:
-    match assigner:
-        case TumblingEventTimeWindows():
-            return Panes(assigner.size, assigner.size, assigner.offset)
-        case SlidingEventTimeWindows():
-            return Panes(assigner.size, assigner.slide, assigner.offset)
+def _pieces_of(assigner: WindowAssigner) -> Panes | Gaps:
+    """By the exact class: a class derived from one of these may assign other windows."""
+    kind = type(assigner)
+    if kind is TumblingEventTimeWindows:
+        assert isinstance(assigner, TumblingEventTimeWindows)
+        return Panes(assigner.size, assigner.size, assigner.offset)
+    if kind is SlidingEventTimeWindows:
+        assert isinstance(assigner, SlidingEventTimeWindows)
+        return Panes(assigner.size, assigner.slide, assigner.offset)
+    if kind is EventTimeSessionWindows:
+        assert isinstance(assigner, EventTimeSessionWindows)
+        if assigner.gap is not None:
+            return Gaps(assigner.gap)
+        raise JobDefinitionError(
+            "aggregate_columns() has sessions of a fixed gap, but with_dynamic_gap() asks a function for the gap of "
+            "each record. Use EventTimeSessionWindows.with_gap(...), or aggregate(), which has both."
+        )
     raise JobDefinitionError(
-        f"aggregate_columns() has tumbling and sliding windows of event time, not {type(assigner).__name__}. "
-        "Use aggregate(), which has them all."
+        f"aggregate_columns() has tumbling, sliding and session windows of event time, not {kind.__name__}. Use "
+        "one of these (TumblingEventTimeWindows, SlidingEventTimeWindows, EventTimeSessionWindows), or aggregate(), "
+        "which has them all."
     )
 
 
-def _aggregates(stream: KeyedStream, wanted: Mapping[str, Wanted], *, paned: bool) -> Aggregates:
+def _aggregates(
+    stream: KeyedStream, wanted: Mapping[str, Wanted], *, paned: bool, sessions: bool = False
+) -> Aggregates:
     spec = _key_of(stream)
-    return aggregates_of(stream.get_type(), spec.fields, spec.single, wanted, paned=paned, call="aggregate_columns()")
+    return aggregates_of(
+        stream.get_type(),
+        spec.fields,
+        spec.single,
+        wanted,
+        paned=paned,
+        sessions=sessions,
+        call="aggregate_columns()",
+    )
 
 
 def _key_of(stream: KeyedStream) -> KeySpec:
@@ -144,7 +182,7 @@ def _key_of(stream: KeyedStream) -> KeySpec:
 
 
 def _behind_combine(
-    stream: KeyedStream, aggregates: Aggregates, panes: Panes | None, factory: OperatorFactory
+    stream: KeyedStream, aggregates: Aggregates, panes: TimePieces | None, factory: OperatorFactory
 ) -> DataStream:
     """An operator on parts, with one before each of its inputs that makes parts of rows, in the task that has them."""
     environment = stream.get_execution_environment()

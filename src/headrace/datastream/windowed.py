@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.datastream.aggregations import FieldMax, FieldMin, FieldReduce, FieldSum, RecordMax, RecordMin
 from headrace.datastream.vectorised import aggregate_windows
 from headrace.durations import DurationLike, to_millis
-from headrace.errors import JobDefinitionError
+from headrace.errors import JobDefinitionError, KeyedStateError
 from headrace.operators.columns.aggregates import Wanted
 from headrace.operators.factories import WindowFactory
 from headrace.operators.functions import AggregateFunction, Function, OutputTag, ReduceFunction, callable_of
@@ -26,7 +26,7 @@ from headrace.operators.windows.functions import (
     WindowFunction,
 )
 from headrace.operators.windows.specification import WindowSpec
-from headrace.operators.windows.triggers import NeverTrigger, Trigger
+from headrace.operators.windows.triggers import EventTimeTrigger, NeverTrigger, Trigger
 from headrace.plan.fields import resolve_field
 from headrace.types.information import BasicType, TypeInformation, TypeLike, Types, type_of
 
@@ -220,20 +220,21 @@ class WindowedStream(_Windowed):
         """Aggregate whole Arrow batches: `aggregate_columns(total=("amount", "sum"), n="count")`.
 
         Gives rows of the key's fields, `window_start`, `window_end` and these columns. The functions are sum, min, max,
-        count and avg; for tumbling and sliding windows of event time. Late data is dropped and counted, or goes to
-        the side output.
+        count and avg; for tumbling, sliding and session windows of event time. Late data is dropped and counted, or
+        goes to the side output; within the allowed lateness a window fires again, once for each batch of late data.
         """
-        for setting, given in (
-            ("trigger()", self._trigger),
-            ("evictor()", self._evictor),
-            ("allowed_lateness()", self._lateness_ms or None),
-        ):
-            if given is not None:
-                raise JobDefinitionError(
-                    f"aggregate_columns() fires once, when the watermark passes the end of a window, and has no "
-                    f"{setting}. Leave it out, or use aggregate()."
-                )
-        return aggregate_windows(self._stream, self._assigner, self._late_tag, {**(outputs or {}), **columns})
+        if self._trigger is not None and type(self._trigger) is not EventTimeTrigger:
+            raise JobDefinitionError(
+                "aggregate_columns() fires when the watermark passes the end of a window, and has no trigger() such as "
+                f"{type(self._trigger).__name__}. Leave it out, or use aggregate(), which takes any."
+            )
+        if self._evictor is not None:
+            raise JobDefinitionError(
+                f"aggregate_columns() keeps no records that {type(self._evictor).__name__} could take out, so it has "
+                "no evictor(). Leave it out, or use aggregate()."
+            )
+        wanted = {**(outputs or {}), **columns}
+        return aggregate_windows(self._stream, self._assigner, self._lateness_ms, self._late_tag, wanted)
 
     def _apply_call(self, function: Any) -> WindowCall:
         return Apply(function)
@@ -261,6 +262,12 @@ class AllWindowedStream(_Windowed):
     ) -> DataStream:
         """Call the function with context and all elements; it may keep state."""
         return self._processed(process_window_function, output_type)
+
+    def aggregate_columns(self, outputs: Mapping[str, Wanted] | None = None, /, **columns: Wanted) -> DataStream:
+        raise KeyedStateError(
+            'aggregate_columns() works per key, but windows over all records have none. Call key_by("field") and '
+            "window() instead of window_all(), or use aggregate()."
+        )
 
     def _apply_call(self, function: Any) -> WindowCall:
         return ApplyToAll(function)

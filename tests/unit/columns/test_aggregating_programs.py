@@ -10,13 +10,20 @@ from column_examples import SALE, sale
 from headrace import (
     CountEvictor,
     CountTrigger,
+    CountTumblingWindowAssigner,
     DataStream,
     EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindows,
+    OutputTag,
+    ProcessingTimeSessionWindows,
+    SlidingProcessingTimeWindows,
     StreamExecutionEnvironment,
     Time,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     Types,
+    WindowAssigner,
 )
 from headrace.errors import JobDefinitionError, KeyedStateError
 from headrace.plan.graph import Hash
@@ -47,18 +54,44 @@ def test_what_cannot_be_computed_is_refused(wanted: dict[str, Any], message: str
         sales().key_by("shop").window(TEN).aggregate_columns(wanted)
 
 
-def test_windows_that_are_not_for_columns_are_refused() -> None:
+class LongerOnSundays(TumblingEventTimeWindows):
+    """Windows that only look like tumbling ones."""
+
+
+@pytest.mark.parametrize(
+    ("assigner", "message"),
+    [
+        (TumblingProcessingTimeWindows.of(Time.seconds(1)), "windows of event time, not TumblingProcessingTimeWindows"),
+        (SlidingProcessingTimeWindows.of(20, 10), "not SlidingProcessingTimeWindows"),
+        (ProcessingTimeSessionWindows.with_gap(5), "not ProcessingTimeSessionWindows"),
+        (EventTimeSessionWindows.with_dynamic_gap(len), r"a fixed gap, but with_dynamic_gap\(\) asks a function"),
+        (GlobalWindows.create(), "not GlobalWindows"),
+        (CountTumblingWindowAssigner.of(3), "not CountTumblingWindowAssigner"),
+        (LongerOnSundays(10), "not LongerOnSundays"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_windows_that_are_not_for_columns_are_refused(assigner: WindowAssigner, message: str) -> None:
+    with pytest.raises(JobDefinitionError, match=rf"{message}.* Use .* or aggregate\(\)"):
+        sales().key_by("shop").window(assigner).aggregate_columns(n="count")
+
+
+@pytest.mark.parametrize("assigner", [TEN, EventTimeSessionWindows.with_gap(5)], ids=["tumbling", "sessions"])
+def test_what_belongs_to_single_records_is_refused(assigner: WindowAssigner) -> None:
     keyed = sales().key_by("shop")
-    for assigner in (EventTimeSessionWindows.with_gap(5), TumblingProcessingTimeWindows.of(Time.seconds(1))):
-        with pytest.raises(JobDefinitionError, match=f"not {type(assigner).__name__}. Use aggregate"):
-            keyed.window(assigner).aggregate_columns(n="count")
-    for windowed, setting in (
-        (keyed.window(TEN).trigger(CountTrigger.of(3)), "trigger"),
-        (keyed.window(TEN).evictor(CountEvictor.of(3)), "evictor"),
-        (keyed.window(TEN).allowed_lateness(3), "allowed_lateness"),
+    with pytest.raises(
+        JobDefinitionError, match=r"no trigger\(\) such as CountTrigger. Leave it out, or use aggregate"
     ):
-        with pytest.raises(JobDefinitionError, match=rf"has no {setting}\(\)"):
-            windowed.aggregate_columns(n="count")
+        keyed.window(assigner).trigger(CountTrigger.of(3)).aggregate_columns(n="count")
+    with pytest.raises(JobDefinitionError, match=r"that CountEvictor could take out.*Leave it out, or use aggregate"):
+        keyed.window(assigner).evictor(CountEvictor.of(3)).aggregate_columns(n="count")
+    # What the windows do anyway may be said.
+    keyed.window(assigner).trigger(EventTimeTrigger.create()).aggregate_columns(n="count")
+
+
+def test_windows_over_all_records_are_refused() -> None:
+    with pytest.raises(KeyedStateError, match=r"works per key, .* or use aggregate\(\)"):
+        sales().window_all(TEN).aggregate_columns(n="count")
 
 
 def test_keys_that_are_no_columns_are_refused() -> None:
@@ -83,6 +116,19 @@ def test_results_are_rows_of_key_window_and_what_was_asked_for() -> None:
     )
     running = keyed.aggregate_columns({"emit": "count"})
     assert running.get_type() == Types.ROW_NAMED(["shop", "emit"], [str, int])
+
+
+@pytest.mark.parametrize("assigner", [TEN, EventTimeSessionWindows.with_gap(5)], ids=["tumbling", "sessions"])
+def test_rows_are_combined_unless_late_ones_are_wanted_as_they_were(assigner: WindowAssigner) -> None:
+    for late, names in ((False, ["combine", "window aggregate_columns"]), (True, ["window aggregate_columns"])):
+        stream = sales()
+        windowed = stream.key_by("shop").window(assigner).allowed_lateness(5)
+        if late:
+            windowed.side_output_late_data(OutputTag("late", SALE))
+        windowed.aggregate_columns(n="count").print()
+        plan, _ = stream.get_execution_environment().build("job")
+        made = [node.name for node in plan.graph.nodes]
+        assert [name for name in made if name in ("combine", "window aggregate_columns")] == names
 
 
 def test_rows_are_combined_in_the_task_that_has_them() -> None:

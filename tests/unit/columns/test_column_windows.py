@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import groupby
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from column_examples import SALE, WANTED, WindowModel, aggregated, batch_of, sale
+from column_examples import SALE, WANTED, WindowModel, aggregated, sale
+from column_histories import BACKENDS, EXAMPLES, LATE, STEPS, compare_operator, program, results_of_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import (
     AggregateFunction,
-    EmbeddedRocksDBStateBackend,
-    HashMapStateBackend,
-    OutputTag,
     Row,
     SlidingEventTimeWindows,
-    StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     Types,
-    WatermarkStrategy,
     WindowAssigner,
 )
 from headrace.errors import UserFunctionError
-from headrace.operators.base import Attention, ColumnBlock
 from headrace.operators.windows.operator import LATE_RECORDS
-from headrace.state.key_groups import key_group
 from headrace.testing import JobHarness, ManualSource, OperatorHarness
 
-BACKENDS = {"heap": HashMapStateBackend, "rocksdb": EmbeddedRocksDBStateBackend}
-EXAMPLES = {"heap": 15, "rocksdb": 4}
-"""Histories for each; a database is opened at every restore."""
-LATE = OutputTag("late", SALE)
-NO_TIME = WatermarkStrategy.no_watermarks()
 TEN = TumblingEventTimeWindows.of(10)
-
-SALES = st.builds(
-    sale,
-    st.sampled_from("abcde"),
-    st.one_of(st.none(), st.integers(-100, 100)),
-    st.one_of(st.none(), st.integers(-40, 40).map(lambda n: n / 4)),
-)
-RECORD = st.tuples(st.just("record"), SALES, st.integers(0, 60))
-STEPS = st.lists(
-    st.one_of(
-        RECORD,
-        RECORD,
-        RECORD,
-        st.tuples(st.just("watermark"), st.integers(0, 70)),
-        st.tuples(st.just("restore"), st.integers(1, 3)),
-    ),
-    min_size=1,
-    max_size=40,
-)
 ASSIGNERS = st.sampled_from(
     [
         TEN,
@@ -77,60 +45,10 @@ def test_an_operator_gives_what_the_model_gives_and_late_rows_to_the_side(backen
     @settings(max_examples=EXAMPLES[backend], deadline=None)
     @given(assigner=ASSIGNERS, steps=STEPS, as_columns=st.booleans())
     def histories(assigner: WindowAssigner, steps: list[Any], as_columns: bool) -> None:
-        compare_operator(backend, assigner, steps, as_columns)
+        build = lambda stream: windows(stream, assigner, late=True)  # noqa: E731
+        compare_operator(build, WindowModel(assigner), backend, steps, as_columns)
 
     histories()
-
-
-def compare_operator(backend: str, assigner: WindowAssigner, steps: list[Any], as_columns: bool) -> None:
-    model = WindowModel(assigner)
-    with OperatorHarness.of(
-        lambda stream: windows(stream, assigner, late=True), SALE, backend=backend, max_parallelism=16
-    ) as harness:
-        for kind, group in groupby([*steps, ("watermark", 10_000)], key=lambda step: step[0]):
-            found = list(group)
-            if kind == "record":
-                for _, row, time in found:
-                    model.record(row, time)
-                feed(harness, [(row, time) for _, row, time in found], as_columns)
-                continue
-            for _, argument in found:
-                if kind == "watermark":
-                    model.advance(argument)
-                    harness.watermark(argument)
-                else:
-                    harness.snapshot()
-                    harness.crash(parallelism=argument)
-        results = [tuple(row) for row in harness.take()]
-        late = harness.side_output(LATE)
-        left = harness.timers()
-    assert Counter(results) == Counter(model.fired)
-    assert Counter(map(tuple, late)) == Counter(map(tuple, model.late))
-    assert left == []
-
-
-def feed(harness: OperatorHarness, records: list[tuple[Row, int]], as_columns: bool) -> None:
-    """Rows one by one, or what each subtask gets of them as one batch of columns."""
-    if not as_columns:
-        for row, time in records:
-            harness.process(row, time)
-        return
-    for subtask, operator in enumerate(harness.operators):
-        own = [(r, t) for r, t in records if key_group(r.shop, 16) * harness.parallelism // 16 == subtask]
-        if own:
-            block = ColumnBlock(batch_of([r for r, _ in own]), pa.array([t for _, t in own], pa.int64()))
-            operator.process_block(block, Attention())
-
-
-def program(source: ManualSource, width: int, backend: str, build: Any, *, unaligned: bool = False) -> Any:
-    """A source in one subtask, and behind an exchange what `build` makes of it, in `width` of them."""
-    env = StreamExecutionEnvironment()
-    env.set_parallelism(width)
-    env.set_state_backend(BACKENDS[backend]())
-    if unaligned:
-        env.enable_checkpointing(1_000)
-        env.get_checkpoint_config().enable_unaligned_checkpoints()
-    return build(env.from_source(source, NO_TIME, "sales").uid("sales").set_parallelism(1)).uid("windows")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -138,36 +56,11 @@ def test_a_job_that_combines_before_the_exchange_gives_what_the_model_gives(back
     @settings(max_examples=EXAMPLES[backend], deadline=None)
     @given(assigner=ASSIGNERS, steps=STEPS)
     def histories(assigner: WindowAssigner, steps: list[Any]) -> None:
-        compare_job(backend, assigner, steps)
+        model = WindowModel(assigner)
+        results = results_of_job(lambda stream: windows(stream, assigner), model, backend, steps)
+        assert Counter(results) == Counter(model.fired)
 
     histories()
-
-
-def compare_job(backend: str, assigner: WindowAssigner, steps: list[Any]) -> None:
-    source, model = ManualSource(SALE), WindowModel(assigner)
-
-    def launch(width: int, restored: Any = None) -> JobHarness:
-        return JobHarness(program(source, width, backend, lambda s: windows(s, assigner)), restored=restored)
-
-    results: list[Any] = []
-    job = launch(2)
-    for step in steps:
-        if step[0] == "record":
-            source.emit(step[1], timestamp=step[2])
-            model.record(*step[1:])
-        elif step[0] == "watermark":
-            job.watermark(step[1])
-            model.advance(step[1])
-        else:
-            taken = job.checkpoint()
-            results += job.results
-            job.close()
-            job = launch(step[1], taken)
-    source.end()
-    model.advance(10_000)
-    with job:
-        results += job.run_to_end()
-    assert Counter(map(tuple, results)) == Counter(model.fired)
 
 
 class Totals(AggregateFunction):

@@ -19,9 +19,11 @@ from headrace import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     MapStateDescriptor,
+    OutputTag,
     ProcessJoinFunction,
     RuntimeExecutionMode,
     SensorSource,
+    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
     TumblingEventTimeWindows,
@@ -29,6 +31,7 @@ from headrace import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from headrace.cep import CEP, Pattern, PatternProcessFunction, TimedOutPartialMatchHandler
 from headrace.datastream.streams import DataStream
 from headrace.errors import UserFunctionError
 from headrace.operators import sorted_records
@@ -72,6 +75,10 @@ def label(key: Any, window: Any, inputs: Any) -> list[Any]:
     return [(key, window.start, window.end, sorted(inputs))]
 
 
+AGGREGATES: dict[str, Any] = {"total": ("f2", "sum"), "most": ("f2", "max"), "mean": ("f2", "avg"), "n": "count"}
+LATE = OutputTag("late", READING)
+
+
 class Pairs(ProcessJoinFunction):
     def process_element(self, left: Any, right: Any, ctx: Any) -> Iterator[Any]:
         yield left, right
@@ -99,6 +106,26 @@ PROGRAMS: dict[str, Any] = {
         .window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
         .apply(lambda one, other: [(sorted(one), sorted(other))])
     ),
+    "columns": lambda s: s.key_by(0).window(SlidingEventTimeWindows.of(10, 5)).aggregate_columns(AGGREGATES),
+    "column sessions": lambda s: s.key_by(0).window(EventTimeSessionWindows.with_gap(5)).aggregate_columns(AGGREGATES),
+    "columns behind windows": lambda s: (
+        s.key_by(0)
+        .window(TumblingEventTimeWindows.of(5))
+        .apply(lambda key, window, found: [(key, window.start, len(found))], READING)
+        .key_by(0)
+        .window(TumblingEventTimeWindows.of(20))
+        .allowed_lateness(100)
+        .side_output_late_data(LATE)
+        .aggregate_columns(AGGREGATES)
+    ),
+    "windows behind columns": lambda s: (
+        s.key_by(0)
+        .window(TumblingEventTimeWindows.of(5))
+        .aggregate_columns(n="count")
+        .key_by("f0")
+        .window(TumblingEventTimeWindows.of(20))
+        .apply(label)
+    ),
 }
 
 
@@ -112,6 +139,79 @@ def test_results_that_do_not_depend_on_time_are_those_of_streaming(
     inputs = [first, second] if build.__code__.co_argcount == 2 else [first]
     found, wanted = in_batch(build, *inputs, spill=spill), in_streaming(build, *inputs)
     assert Counter(map(repr, found)) == Counter(map(repr, wanted))
+
+
+class Rises(PatternProcessFunction, TimedOutPartialMatchHandler):
+    """Matches as they are, and what never came to its end."""
+
+    def process_match(self, match: Any, ctx: Any) -> Iterator[Any]:
+        yield match["low"][0], match["high"][0], ctx.timestamp()
+
+    def process_timed_out_match(self, match: Any, ctx: Any) -> Iterator[Any]:
+        yield TIMED_OUT, (match["low"][0], "timed out", ctx.timestamp())
+
+
+TIMED_OUT = OutputTag("timed out")
+
+
+def rises(stream: DataStream, contiguity: str) -> DataStream:
+    low = Pattern.begin("low").where(lambda v: v[2] < 5)
+    pattern = getattr(low, contiguity)("high").where(lambda v: v[2] > 4).within(Time.milliseconds(12))
+    found = CEP.pattern(stream.key_by(lambda v: v[0]), pattern).process(Rises())
+    return found.union(found.get_side_output(TIMED_OUT))
+
+
+ORDERED_PROGRAMS: dict[str, Any] = {
+    "pattern": lambda s: rises(s, "next"),
+    "relaxed pattern": lambda s: rises(s, "followed_by"),
+    "any pattern": lambda s: rises(s, "followed_by_any"),
+    "pattern without keys": lambda s: CEP.pattern(s, Pattern.begin("a").where(lambda v: v[2] > 4).one_or_more()).select(
+        lambda match: match["a"]
+    ),
+    "temporal join": lambda a, b: a.key_by(lambda v: v[0]).temporal_join(b.key_by(lambda v: v[0]), lambda x, y: (x, y)),
+    "outer temporal join": lambda a, b: a.key_by(lambda v: v[0]).temporal_join(
+        b.key_by(lambda v: v[0]),
+        lambda x, y: (x, y),
+        how="left",
+        is_deletion=lambda v: v[2] == 0,
+    ),
+}
+"""What these give depends on the order of records of one time, which streaming leaves open."""
+MOMENTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 9)), max_size=30, unique_by=lambda v: v[1]
+)
+
+
+@pytest.mark.parametrize("name", ORDERED_PROGRAMS)
+@settings(max_examples=12, deadline=None)
+@given(first=MOMENTS, second=MOMENTS, spill=st.booleans())
+def test_patterns_and_temporal_joins_find_what_they_find_in_streaming(
+    name: str, first: list[Any], second: list[Any], spill: bool
+) -> None:
+    build = ORDERED_PROGRAMS[name]
+    inputs = [first, second] if build.__code__.co_argcount == 2 else [first]
+    found, wanted = in_batch(build, *inputs, spill=spill), in_streaming(build, *inputs)
+    assert Counter(map(repr, found)) == Counter(map(repr, wanted))
+
+
+@settings(max_examples=12, deadline=None)
+@given(values=READINGS)
+@pytest.mark.parametrize("emit", ["watermark", "end"])
+def test_running_aggregates_of_columns_give_their_last_result_once_for_each_key(emit: str, values: list[Any]) -> None:
+    found = in_batch(lambda s: s.key_by(0).aggregate_columns(total=("f2", "sum"), n="count", emit=emit), values)
+    of_key = {key: [v[2] for v in values if v[0] == key] for key in {v[0] for v in values}}
+    assert sorted(map(tuple, found)) == sorted((key, sum(numbers), len(numbers)) for key, numbers in of_key.items())
+
+
+def test_windows_over_columns_have_no_late_records_and_fire_once() -> None:
+    values = [("a", 30, 1), ("a", 2, 2), ("b", 99, 3), ("a", 31, 4), ("a", 1, 5)]
+
+    def build(stream: DataStream) -> DataStream:
+        windowed = stream.key_by(0).window(TumblingEventTimeWindows.of(10)).allowed_lateness(5)
+        made = windowed.side_output_late_data(LATE).aggregate_columns(total=("f2", "sum"))
+        return made.union(made.get_side_output(LATE))
+
+    assert sorted(map(tuple, in_batch(build, values))) == [("a", 0, 10, 7), ("a", 30, 40, 5), ("b", 90, 100, 3)]
 
 
 @settings(max_examples=25, deadline=None)

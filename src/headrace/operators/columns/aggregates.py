@@ -26,7 +26,9 @@ COUNT = "count"
 _SYNONYMS = {"mean": "avg", "average": "avg"}
 FUNCTIONS = ("sum", "min", "max", COUNT, "avg")
 PANE = "_pane"
-"""The column of a pane's start, beside the parts that travel."""
+"""The column of a pane's or session's start, beside the parts that travel."""
+END = "_end"
+"""The column of a session's end."""
 TIMESTAMP = ""
 """In place of a field: the records' own timestamps."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
@@ -98,6 +100,8 @@ class Aggregates:
     outputs: tuple[Output, ...]
     paned: bool
     """Rows are grouped by pane of time too."""
+    sessions: bool = False
+    """The panes are sessions, each of which has an end of its own."""
 
     @property
     def accumulator_type(self) -> TypeInformation:
@@ -106,9 +110,14 @@ class Aggregates:
     @property
     def travelling_type(self) -> TypeInformation:
         """Rows of parts on their way from one task to another: keys, the pane if there are any, parts."""
-        names = [*self.keys, *((PANE,) if self.paned else ()), *(part_name(i) for i in range(len(self.parts)))]
-        pane = (Types.LONG(),) if self.paned else ()
+        names = [*self.by, *(part_name(i) for i in range(len(self.parts)))]
+        pane = [Types.LONG()] * (len(self.by) - len(self.keys))
         return Types.ROW_NAMED(names, [*self.key_types, *pane, *(part.type for part in self.parts)])
+
+    @property
+    def by(self) -> list[str]:
+        """Names of the columns that are not parts."""
+        return [*self.keys, *((PANE,) if self.paned else ()), *((END,) if self.sessions else ())]
 
     @property
     def result_type(self) -> TypeInformation:
@@ -132,6 +141,7 @@ def aggregates_of(
     wanted: Mapping[str, Wanted],
     *,
     paned: bool,
+    sessions: bool = False,
     call: str,
 ) -> Aggregates:
     """Check what the program wants against the type of its records. `call` names the place."""
@@ -165,7 +175,8 @@ def aggregates_of(
             raise JobDefinitionError(
                 f'{call} has a result called "{output.name}", but the column of that name is already there. Rename it.'
             )
-    return Aggregates(tuple(keys), tuple(types[key] for key in keys), single_key, tuple(parts), outputs, paned)
+    key_types = tuple(types[key] for key in keys)
+    return Aggregates(tuple(keys), key_types, single_key, tuple(parts), outputs, paned, sessions)
 
 
 def _output(name: str, how: Wanted, types: Mapping[str, TypeInformation], parts: list[Part], call: str) -> Output:

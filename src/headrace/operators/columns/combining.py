@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from headrace.operators.columns.aggregates import Aggregates
 from headrace.operators.columns.batches import ColumnInput
-from headrace.operators.columns.grouping import Grouping, PaneBuffer
-from headrace.operators.columns.panes import Panes
+from headrace.operators.columns.grouping import PaneBuffer
+from headrace.operators.columns.panes import TimePieces
+from headrace.operators.columns.session_grouping import grouping_of
 from headrace.types.information import TypeInformation
 
 COMBINED_ROWS = 131_072
@@ -26,10 +27,10 @@ SKIPPED = 16
 class CombineOperator(ColumnInput):
     """Without a key and without state: the rows' parts, grouped where that makes them fewer."""
 
-    def __init__(self, aggregates: Aggregates, panes: Panes | None, input_type: TypeInformation) -> None:
+    def __init__(self, aggregates: Aggregates, panes: TimePieces | None, input_type: TypeInformation) -> None:
         super().__init__()
         self.expect(input_type)
-        self._grouping = Grouping(aggregates, raw=True)
+        self._grouping = grouping_of(aggregates, panes, raw=True)
         self._panes = panes
         self._buffer = PaneBuffer()
         self._skip = 0

@@ -9,12 +9,13 @@ from headrace.operators.base import Operator
 from headrace.operators.columns.aggregates import Aggregates
 from headrace.operators.columns.combining import CombineOperator
 from headrace.operators.columns.map_batches import MapBatchesOperator
-from headrace.operators.columns.panes import Panes
+from headrace.operators.columns.panes import Gaps, Panes, TimePieces
 from headrace.operators.columns.running import RunningAggregateOperator
+from headrace.operators.columns.sessions import ColumnSessionOperator
 from headrace.operators.columns.windows import ColumnWindowOperator
 from headrace.operators.factory import OperatorFactory
 from headrace.operators.functions import OutputTag
-from headrace.operators.windows.assigners import WindowAssigner
+from headrace.operators.windows.assigners import EventTimeSessionWindows, WindowAssigner
 from headrace.types.information import TypeInformation
 
 
@@ -40,7 +41,7 @@ class CombineFactory(OperatorFactory):
     """The half of `aggregate_columns` that stands before the exchange."""
 
     aggregates: Aggregates
-    panes: Panes | None
+    panes: TimePieces | None
     input_type: TypeInformation
 
     def create(self) -> Operator:
@@ -49,19 +50,51 @@ class CombineFactory(OperatorFactory):
 
 @dataclass(frozen=True)
 class ColumnWindowFactory(OperatorFactory):
-    """`window(...).aggregate_columns`."""
+    """`window(...).aggregate_columns` for windows of one size."""
 
     aggregates: Aggregates
     assigner: WindowAssigner
     panes: Panes
     input_type: TypeInformation
+    lateness_ms: int
     late_tag: OutputTag | None
     raw: bool
     keyed: bool = True
 
     def create(self) -> Operator:
         return ColumnWindowOperator(
-            self.aggregates, self.assigner, self.panes, self.input_type, self.late_tag, raw=self.raw
+            self.aggregates,
+            self.assigner,
+            self.panes,
+            self.input_type,
+            self.lateness_ms,
+            self.late_tag,
+            raw=self.raw,
+        )
+
+
+@dataclass(frozen=True)
+class ColumnSessionFactory(OperatorFactory):
+    """`window(...).aggregate_columns` for sessions."""
+
+    aggregates: Aggregates
+    assigner: EventTimeSessionWindows
+    gaps: Gaps
+    input_type: TypeInformation
+    lateness_ms: int
+    late_tag: OutputTag | None
+    raw: bool
+    keyed: bool = True
+
+    def create(self) -> Operator:
+        return ColumnSessionOperator(
+            self.aggregates,
+            self.assigner,
+            self.gaps,
+            self.input_type,
+            self.lateness_ms,
+            self.late_tag,
+            raw=self.raw,
         )
 
 

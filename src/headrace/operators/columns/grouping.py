@@ -57,7 +57,7 @@ class Grouping:
         assert schema is not None
         self.schema: pa.Schema = schema
         """Of what comes out."""
-        self._by = [*aggregates.keys, *((PANE,) if aggregates.paned else ())]
+        self._by = aggregates.by
         self._calls = [_call(part, i, raw=raw) for i, part in enumerate(aggregates.parts)]
         self._sums = [part_name(i) for i, part in enumerate(aggregates.parts) if part.is_whole_sum]
 
@@ -80,11 +80,18 @@ class Grouping:
 
     def group(self, table: pa.Table) -> pa.Table:
         """One row for each key and pane, with the columns of `schema`; sums that may need over 64 bits are decimals."""
-        table = self._with_exact_sums(table)
-        grouped = table.group_by(self._by, use_threads=False).aggregate([(column, f) for column, f, _ in self._calls])
+        grouped = self.aggregate(table, self._by)
         columns = [grouped.column(name) for name in self._by]
-        columns += [grouped.column(made) for _, _, made in self._calls]
-        return pa.table(columns, names=self.schema.names)
+        return pa.table([*columns, *self.parts_of(grouped)], names=self.schema.names)
+
+    def aggregate(self, table: pa.Table, by: list[str]) -> pa.Table:
+        """One row for each group, in the order of their first rows: the columns of `by`, and parts."""
+        table = self._with_exact_sums(table)
+        return table.group_by(by, use_threads=False).aggregate([(column, f) for column, f, _ in self._calls])
+
+    def parts_of(self, grouped: pa.Table) -> list[Any]:
+        """The parts of what `aggregate` gave, in their order."""
+        return [grouped.column(made) for _, _, made in self._calls]
 
     def _with_exact_sums(self, table: pa.Table) -> pa.Table:
         for name in self._sums:

@@ -15,7 +15,7 @@ from headrace.operators.columns.aggregates import Aggregates, MergeParts
 from headrace.operators.columns.batches import ColumnInput
 from headrace.operators.columns.grouping import Grouping, PaneBuffer, keys_and_accumulators
 from headrace.operators.columns.results import MOST_RESULTS, Results
-from headrace.operators.columns.windows import FOLDED_ROWS
+from headrace.operators.columns.windowed import FOLDED_ROWS
 from headrace.operators.watermarks import MAX_WATERMARK
 from headrace.state.backend import KeyContext, TimerQueue
 from headrace.state.folding import FoldingReducingDescriptor, FoldingState
