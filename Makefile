@@ -38,11 +38,11 @@ test: lint types services
 test-fast: venv
 	$(PYTEST) -m "not slow and not spark and not cluster and not service" $(ARGS)
 
-test-slow: venv services
+test-slow: services
 	$(PYTEST) -n 0 -m "slow" $(ARGS)
 
-services:
-	scripts/install-services
+services: venv
+	scripts/install-services $(VENV)
 
 lint: venv
 	$(BIN)/ruff check .

@@ -24,55 +24,18 @@ from typing import Any
 from bench import environments
 from bench import kafka_topics as topics
 from headrace.testing.kafka_broker import KafkaBroker
+from headrace.testing.spark_kafka import CONNECTOR_VERSION, connector
 
 STARTED = time.time()
 WARM_UP_ROWS = 20_000
-CONNECTOR_VERSION = "4.2.0"
 QUERY = Path(__file__).parent / "peers" / "kafka_query.py"
-
-_JARS = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", CONNECTOR_VERSION),
-    # Only looked into for security settings that nobody has made here.
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
-    ("org.apache.kafka", "kafka-clients", "3.9.2"),
-    ("org.apache.commons", "commons-pool2", "2.13.1"),
-)
-"""What the connector needs besides what Spark brings; one by one, as Spark's own list leads to Spark once more."""
-
-_DEPENDENCY = """
-    <dependency>
-      <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
-      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
-    </dependency>"""
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>headrace</groupId><artifactId>spark-kafka</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>{"".join(_DEPENDENCY.format(*jar) for jar in _JARS)}
-  </dependencies>
-</project>
-"""
-
-
-def connector() -> list[str]:
-    """Paths of the connector's jars."""
-    home = topics.SERVICES / f"spark-kafka-{CONNECTOR_VERSION}"
-    libs = home / "libs"
-    if not libs.is_dir():
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "pom.xml").write_text(_POM)
-        fresh = Path(tempfile.mkdtemp(dir=home))
-        copy = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-        command = ["mvn", "-B", "-ntp", "-q", "-f", str(home / "pom.xml"), copy]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={fresh}"]
-        subprocess.run(command, check=True, timeout=600)
-        fresh.rename(libs)
-    return [str(jar) for jar in sorted(libs.glob("*.jar"))]
 
 
 def query(args: argparse.Namespace, broker: KafkaBroker, scratch: str, *more: str) -> subprocess.Popen[str]:
     """Start the query. It ends with its input, if it is endless."""
     python = environments.ensure("spark") / "bin" / "python"
-    command = [str(python), str(QUERY), "--servers", broker.bootstrap_servers, "--jars", ",".join(connector())]
+    jars = ",".join(map(str, connector(topics.SERVICES)))
+    command = [str(python), str(QUERY), "--servers", broker.bootstrap_servers, "--jars", jars]
     command += ["--scratch", scratch, "--api", args.api, *more]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from programs import HERE, Program
+from tests.services.kafka import CACHE
 from tests.services.postgres import Database, database, postgres_server
+
+from headrace.testing.maven import fetch
 
 __all__ = ["database", "postgres_server"]
 
@@ -106,10 +108,5 @@ def jdbc_url(url: str) -> str:
 
 def jdbc_driver() -> str:
     """PostgreSQL's JDBC driver, which Maven fetches once."""
-    group, name, version = JDBC_DRIVER.split(":")
-    jar = Path.home() / ".m2/repository" / group.replace(".", "/") / name / version / f"{name}-{version}.jar"
-    if not jar.exists():
-        goal = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:get"
-        command = ["mvn", "-B", "-ntp", "-q", goal, f"-Dartifact={JDBC_DRIVER}", "-Dtransitive=false"]
-        subprocess.run(command, check=True, timeout=300)
-    return str(jar)
+    _, name, version = JDBC_DRIVER.split(":")
+    return str(fetch(CACHE, f"{name}-jdbc-{version}", [JDBC_DRIVER], alone=True) / f"{name}-{version}.jar")

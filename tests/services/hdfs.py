@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -16,10 +15,10 @@ from pathlib import Path
 import pyspark
 
 from headrace.runtime.spark.java import find_java
+from headrace.testing.maven import fetch
 
 CACHE = Path(__file__).parents[2] / ".services"
 READY_WITHIN_S = 120
-DOWNLOAD_WITHIN_S = 400
 
 _JARS = Path(pyspark.__file__).parent / "jars"
 _MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
@@ -34,24 +33,8 @@ def _version() -> str:
 def _cluster_jar() -> Path:
     """Downloaded the first time; safe to call from several processes."""
     version = _version()
-    target = CACHE / f"hadoop-{version}" / f"hadoop-client-minicluster-{version}.jar"
-    if target.exists():
-        return target
-    maven = shutil.which("mvn")
-    assert maven is not None, "HDFS for tests comes from Maven: install it"
-    CACHE.mkdir(exist_ok=True)
-    own = Path(tempfile.mkdtemp(prefix=".downloading-", dir=CACHE))
-    try:
-        command = [maven, "-B", "-ntp", "-q", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"]
-        command += [f"-Dartifact=org.apache.hadoop:hadoop-client-minicluster:{version}", f"-DoutputDirectory={own}"]
-        home = {"JAVA_HOME": str(find_java().home)}
-        subprocess.run(command, check=True, timeout=DOWNLOAD_WITHIN_S, env=os.environ | home, cwd=own)
-        # Somebody else may have been quicker.
-        with contextlib.suppress(OSError):
-            own.rename(target.parent)
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-    return target
+    artifact = f"org.apache.hadoop:hadoop-client-minicluster:{version}"
+    return fetch(CACHE, f"hadoop-{version}", [artifact], alone=True) / f"hadoop-client-minicluster-{version}.jar"
 
 
 @contextmanager

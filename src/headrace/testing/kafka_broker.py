@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -26,31 +25,22 @@ from types import TracebackType
 from typing import Any
 
 from headrace.connectors.kafka.client import kafka
-from headrace.errors import ConfigurationError, HeadraceError, MissingDependencyError
+from headrace.errors import HeadraceError
 from headrace.runtime.spark.java import find_java
+from headrace.testing.maven import fetch
 
 KAFKA_VERSION = "4.3.1"
 READY_WITHIN_S = 90.0
 STOPPED_WITHIN_S = 30.0
-DOWNLOAD_WITHIN_S = 400.0
 PATIENCE_S = 120.0
 """For what a broker does in a moment, unless its machine is busy with something else."""
 _CLEAN_EXITS = (0, 143)
 
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>headrace</groupId><artifactId>kafka-broker</artifactId><version>1</version><packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{KAFKA_VERSION}</version>
-    </dependency>
-    <!-- Kafka comes without a logger, and fails in silence then. -->
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
+_ARTIFACTS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    # Kafka comes without a logger, and fails in silence then.
+    "org.slf4j:slf4j-simple:1.7.36",
+)
 
 _SETTINGS = {
     "process.roles": "broker,controller",
@@ -287,36 +277,7 @@ class KafkaBroker:
 
 def download(cache: Path) -> Path:
     """The directory with the broker's jars, filled from Maven the first time. Safe to call from several processes."""
-    libs = cache.absolute() / f"kafka-{KAFKA_VERSION}"
-    if libs.is_dir():
-        return libs
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise MissingDependencyError("A Kafka broker needs Maven to be downloaded, and no mvn was found. Install it.")
-    cache.mkdir(parents=True, exist_ok=True)
-    own = Path(tempfile.mkdtemp(prefix=".downloading-", dir=cache))
-    try:
-        (own / "pom.xml").write_text(_POM)
-        command = [maven, "-B", "-ntp", "-q", "-f", str(own / "pom.xml")]
-        command += ["org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={own / 'libs'}"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=DOWNLOAD_WITHIN_S, env=os.environ | _java_home()
-        )
-        if done.returncode != 0:
-            raise ConfigurationError(
-                f"Maven could not fetch Kafka {KAFKA_VERSION}: {(done.stdout + done.stderr)[-1500:]}"
-            )
-        # Somebody else may have been quicker; one whole directory is as good as another.
-        with contextlib.suppress(OSError):
-            os.rename(own / "libs", libs)
-        return libs
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-
-
-def _java_home() -> dict[str, str]:
-    return {"JAVA_HOME": str(find_java().home)}
+    return fetch(cache, f"kafka-{KAFKA_VERSION}", _ARTIFACTS)
 
 
 def _java_command(libs: Path, flags: list[str]) -> list[str]:

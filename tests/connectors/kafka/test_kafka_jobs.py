@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +73,6 @@ class Reader:
         self._over.set()
         self._thread.join(30)
         self._consumer.close()
-
-
-@pytest.fixture
-def programs() -> Iterator[list[Program]]:
-    started: list[Program] = []
-    yield started
-    for program in started:
-        if program.process.poll() is None:
-            program.kill_tree()
 
 
 def entries(first: int, last: int) -> list[tuple[str, str]]:
