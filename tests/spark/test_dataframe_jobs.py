@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections import Counter
@@ -10,11 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3 import S3Server, running_s3
 
-from headrace import RestartStrategies, Row, StreamExecutionEnvironment, Types, WatermarkStrategy, failpoints
+from headrace import (
+    FileSource,
+    RestartStrategies,
+    Row,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+    failpoints,
+)
+from headrace.checkpoint.storage.s3 import S3CheckpointStorage
 from headrace.connectors.dataframe.spool import Spool
 from headrace.datastream.overrides import Overrides, overriding
-from headrace.errors import ConfigurationError, JobFailedError, UserFunctionError
+from headrace.errors import CommittedOutputError, ConfigurationError, JobFailedError, UserFunctionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -237,7 +248,8 @@ def test_a_function_that_fails_gets_the_same_rows_under_the_same_id_again(spark:
     assert sorted(row[0] for row in kept.rows) == list(range(3_000))
     numbers = [number for number, _, _ in kept.calls]
     assert numbers == sorted(numbers)
-    assert all(marker == f"locked-table/out/1/{number}" for number, marker, _ in kept.calls)
+    assert len({(number, marker) for number, marker, _ in kept.calls}) == len(kept.by_id)
+    assert all(marker.startswith("locked-table/out/") for _, marker, _ in kept.calls)
 
 
 def test_the_error_of_a_function_that_always_fails_names_it(spark: Any, tmp_path: Path) -> None:
@@ -260,8 +272,8 @@ def test_spark_writes_what_it_is_handed_and_a_new_run_has_markers_of_its_own(spa
         stream = env.from_dataframe(spark.range(500)).key_by(lambda row: row.id % 3)
         stream.map(lambda row: row.id, output_type=Types.LONG()).sink_to_dataframe(write, idempotent=True).uid("out")
         env.execute("parquet")
-    runs = sorted(path.name.rsplit("-", 1)[0] for path in out.iterdir())
-    assert set(runs) == {"parquet-out-1", "parquet-out-2"}
+    runs = sorted(path.name.split("-")[3] for path in out.iterdir())
+    assert set(runs) == {"1", "2"}, "the attempts that made it"
     found = spark.read.parquet(*[str(path) for path in out.iterdir()]).groupBy("value").count()
     assert found.count() == 500
     assert found.where("count = 2").count() == 500
@@ -278,6 +290,7 @@ def test_output_without_checkpoints_is_refused(spark: Any, tmp_path: Path) -> No
 
 
 def test_a_job_stopped_with_a_savepoint_goes_on_from_it_in_the_old_spool(spark: Any, tmp_path: Path) -> None:
+    """And with the old checkpoint of Spark's query, wherever that lies."""
     place = parquet_files(spark, tmp_path / "in", 3, 100)
     handed: dict[str, list[Any]] = {}
     arrived = threading.Condition()
@@ -293,7 +306,8 @@ def test_a_job_stopped_with_a_savepoint_goes_on_from_it_in_the_old_spool(spark: 
     def start() -> Any:
         frame = spark.readStream.schema("id long, note string").option("maxFilesPerTrigger", 1).parquet(place)
         env = env_in(tmp_path)
-        env.from_dataframe(frame).uid("files").map(as_pair, output_type=PAIR).sink_to_dataframe(function).uid("out")
+        stream = env.from_dataframe(frame, spark_checkpoint=f"file://{tmp_path}/spark").uid("files")
+        stream.map(as_pair, output_type=PAIR).sink_to_dataframe(function).uid("out")
         return env.execute_async("stopped")
 
     client = start()
@@ -308,3 +322,79 @@ def test_a_job_stopped_with_a_savepoint_goes_on_from_it_in_the_old_spool(spark: 
             assert arrived.wait_for(lambda: len(ids()) >= 350, 90)
     client.cancel().result(60)
     assert ids() == list(range(350))
+
+
+def test_a_start_from_behind_output_that_was_handed_over_is_refused(spark: Any, tmp_path: Path) -> None:
+    handed: list[str] = []
+    arrived = threading.Condition()
+
+    def function(rows: Any, checkpoint: Any) -> None:
+        with arrived:
+            handed.extend(row[0] for row in rows.collect())
+            arrived.notify_all()
+
+    def start(**asked: Any) -> Any:
+        env = env_in(tmp_path, parallelism=1)
+        lines = FileSource.text(tmp_path / "in").monitor_continuously(50)
+        stream = env.from_source(lines, WatermarkStrategy.no_watermarks(), "lines").uid("lines")
+        stream.sink_to_dataframe(function, Types.STRING()).uid("out").name("table")
+        with overriding(Overrides(**asked)):
+            return env.execute_async("going-back")
+
+    def add(line: str) -> None:
+        (tmp_path / f"{line}.tmp").write_text(f"{line}\n")
+        (tmp_path / f"{line}.tmp").rename(tmp_path / "in" / line)
+        with arrived:
+            assert arrived.wait_for(lambda: line in handed, 90)
+
+    (tmp_path / "in").mkdir()
+    client = start()
+    add("first")
+    savepoint = client.trigger_savepoint(str(tmp_path / "savepoints")).result(90)
+    add("second")
+    client.suspend().result(60)
+
+    refused = start(restore_from=savepoint).get_job_execution_result()
+    with pytest.raises(CommittedOutputError, match=r"\(uid out\) .* handed over as going-back/out/.*--allow-dup"):
+        refused.result(90)
+    assert handed == ["first", "second"]
+
+
+# In a bucket
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    with running_s3() as server:
+        yield server
+
+
+def test_a_streaming_frame_goes_through_a_bucket_with_spark_s_own_checkpoint_elsewhere(
+    spark: Any, tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every process has credentials; the endpoint travels with the storage. Spark's JVM has no client of S3."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_server.environment.items():
+        if name != "AWS_ENDPOINT_URL":
+            monkeypatch.setenv(name, value)
+            monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    storage = S3CheckpointStorage(f"{s3_server.create_bucket('frames')}/jobs", endpoint_url=s3_server.endpoint_url)
+    place = parquet_files(spark, tmp_path / "in", 1, 3_000)
+    kept = Kept()
+
+    def run(**more: Any) -> Any:
+        frame = spark.readStream.schema("id long, note string").parquet(place)
+        env = env_in(tmp_path, interval=500, parallelism=1)
+        env.get_checkpoint_config().set_checkpoint_storage(storage)
+        stream = env.from_dataframe(frame, source_name="orders", trigger={"availableNow": True}, **more).uid("files")
+        stream.key_by("note").map(as_pair, output_type=PAIR).sink_to_dataframe(kept).uid("out")
+        return env.execute("bucket")
+
+    with pytest.raises(ConfigurationError, match=r'"orders" \(uid files\) .* s3a://frames/jobs.*spark_checkpoint=uri'):
+        run()
+    assert [name for name in storage.list("") if "/run-" in name] == [], "refused before anything began"
+
+    run(spark_checkpoint=f"file://{tmp_path}/spark")
+    assert sorted(row[0] for row in kept.rows) == list(range(3_000))
+    assert [name for name in storage.list("bucket/") if "/spool/" in name or "/chk-" in name] == []

@@ -73,7 +73,7 @@ class ToDataFrames:
         """Call `function(df, id)` in the driver with the output of each checkpoint, as a Spark DataFrame.
 
         Called when the checkpoint is complete, if it has any output; in the order of ids, one call at a time. `id` is
-        an `int` that grows, with a text `id.marker` that is unique over all runs. The same id always comes with the
+        an `int` that grows, with a text `id.marker` that is unique over all runs. The same marker always comes with the
         same rows. A call that returned is not repeated; where the driver died in the middle of one, or right behind it,
         the next start makes it again. What the function raises fails the attempt, and the call is made again.
 

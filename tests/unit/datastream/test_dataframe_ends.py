@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace import Row, StreamExecutionEnvironment, Types
-from headrace.checkpoint.handles import PreparedItem
+from headrace.checkpoint.handles import HistoryPoint, PreparedItem
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.connectors.dataframe import DataFrameSink, DataFrameSource, OutputId
 from headrace.connectors.dataframe.sink import OutputReader
@@ -118,8 +118,9 @@ def test_a_stream_without_columns_cannot_become_a_frame() -> None:
 
 
 def test_an_id_is_a_number_with_a_marker() -> None:
-    output = OutputId.of(7, "orders", "out", 2)
-    assert (output, output + 1, f"{output}", output.marker) == (7, 8, "7", "orders/out/2/7")
+    output = OutputId.of("orders", "out", HistoryPoint("ab12", 2, 7))
+    assert (output, output + 1, f"{output}", output.marker) == (7, 8, "7", "orders/out/ab12/2/7")
+    assert OutputId.of("orders", "out", HistoryPoint("", 2, 7)).marker == "orders/out/2/7"
 
 
 # What is sealed at a barrier

@@ -8,9 +8,10 @@ write" would let two drivers own one job. For HDFS and Google's store a job regi
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
 from headrace.checkpoint.storage.arrow_files import ArrowFileStore
@@ -105,6 +106,12 @@ class ArrowCheckpointStorage(CheckpointStorage):
     @property
     def survives(self) -> str:
         return f"the loss of tasks, of this process and of this machine, as long as {self.uri} is there"
+
+    def below(self, path: str) -> Self:
+        # A copy is made as one that travels: it has a client of its own, which begins at its own root.
+        other = copy.copy(self)
+        other.uri = f"{self.uri}/{check_path(path)}"
+        return other
 
     # The client
 

@@ -16,6 +16,7 @@ from typing import IO, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from headrace.checkpoint.handles import StateFile
+from headrace.checkpoint.storage.paths import check_path
 from headrace.errors import CheckpointError, CheckpointFailure, ConfigurationError, DamagedCheckpointError, StorageError
 
 INLINE_THRESHOLD = 20 * 1024
@@ -123,6 +124,13 @@ class CheckpointStorage(ABC):
     def size(self, path: str) -> int:
         """Bytes of `path`; `MissingFileError` if it is not there. For those who look, so a slow answer is fine."""
         return len(self.read(path))
+
+    def below(self, path: str) -> CheckpointStorage:
+        """The directory `path` of this storage as a storage of its own, with the same settings. Nothing is opened.
+
+        By default what its URI stands for, which knows settings of the environment only.
+        """
+        return storage_for(f"{self.location.rstrip('/')}/{check_path(path)}")
 
     def unfinished(self, prefix: str) -> Sequence[str]:
         """Sorted paths of half-written files below the directory `prefix`, which no `list` shows; most have none.

@@ -6,11 +6,13 @@ file is 0600 and every directory 0700, whatever the umask: state is the users' d
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from headrace.checkpoint.storage import posix
@@ -117,6 +119,11 @@ class FileSystemCheckpointStorage(CheckpointStorage):
                         raise
             if target.exists():
                 shutil.rmtree(target)
+
+    def below(self, path: str) -> Self:
+        other = copy.copy(self)
+        other.root = self.root / check_path(path)
+        return other
 
     def size(self, path: str) -> int:
         target = self._target(path)

@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from headrace.checkpoint.storage.arrow import ArrowCheckpointStorage
@@ -65,6 +65,11 @@ class S3CheckpointStorage(ArrowCheckpointStorage):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_client"}
+
+    def below(self, path: str) -> Self:
+        other = super().below(path)
+        other.prefix = self._key(path)
+        return other
 
     # Clients
 

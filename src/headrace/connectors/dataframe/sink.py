@@ -20,10 +20,11 @@ from typing import Any, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from headrace.checkpoint.handles import PreparedItem
+from headrace.checkpoint.handles import HistoryPoint, PreparedItem
 from headrace.checkpoint.storage.base import CheckpointStorage
-from headrace.connectors.sink import Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
-from headrace.errors import JobDefinitionError
+from headrace.connectors.dataframe.notes import HandOverNotes
+from headrace.connectors.sink import CommittedOutput, Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
+from headrace.errors import CommitFailedError, JobDefinitionError, StorageError
 from headrace.types.columns import rows_to_batch, schema_of
 from headrace.types.information import TypeInformation
 
@@ -35,17 +36,19 @@ _READ_PREFIX = "read/output"
 class OutputId(int):
     """The id under which output is handed over: the number of the checkpoint at whose barrier it was sealed.
 
-    Numbers begin anew when a finished job is started again, and every sink has the same ones; `marker` tells all of
-    them apart.
+    Numbers begin anew when a finished job is started again or goes on in another checkpoint directory, and every sink
+    has the same ones; `marker` tells all of them apart.
     """
 
     marker: str
-    """`job/sink uid/run/number`: no other output of any run or sink of this job has the same. Fits a text column."""
+    """`job/sink uid/history/attempt/number`: no other output of any run or sink of this job has the same, in whatever
+    directory its checkpoints lie. Fits a text column."""
 
     @classmethod
-    def of(cls, number: int, job_id: str, uid: str, run: int) -> OutputId:
-        made = cls(number)
-        made.marker = f"{job_id}/{uid}/{run}/{number}"
+    def of(cls, job_id: str, uid: str, point: HistoryPoint) -> OutputId:
+        """`point`: when the output was sealed. Its history is empty if the checkpoint does not say."""
+        made = cls(point.checkpoint_id)
+        made.marker = "/".join([job_id, uid, *(str(part) for part in point if part != "")])
         return made
 
 
@@ -70,6 +73,8 @@ class DataFrameSink(Sink):
         self.record_type = record_type
         self.guarantee = SinkGuarantee.WRITE_AHEAD if idempotent else SinkGuarantee.WRITE_AHEAD_UNMARKED
         self._named = _name_of(function)
+        self.notes: HandOverNotes | None = None
+        """What was handed over. Set by the runtime in the driver, and nowhere else."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -77,7 +82,7 @@ class DataFrameSink(Sink):
         return schema_of(self.record_type)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "function": None}
+        return {**self.__dict__, "function": None, "notes": None}
 
     def guarantee_in_words(self) -> tuple[str, str | None]:
         if self.guarantee is SinkGuarantee.WRITE_AHEAD:
@@ -95,7 +100,7 @@ class DataFrameSink(Sink):
         return DataFrameWriter(self.record_type)
 
     def create_committer(self) -> Committer:
-        return _HandedOver()
+        return _HandedOver(self.notes)
 
     def describe(self) -> str:
         return f"hands its output to {self._named} as a Spark DataFrame, checkpoint by checkpoint"
@@ -138,8 +143,23 @@ class DataFrameWriter(SinkWriter):
 class _HandedOver(Committer):
     """Nothing is left to do in a task: it hears of a checkpoint only when the driver has handed its output over."""
 
+    def __init__(self, notes: HandOverNotes | None) -> None:
+        self._notes = notes
+
     def commit(self, items: Sequence[bytes]) -> None:
         return
+
+    def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
+        try:
+            handed = [] if self._notes is None else self._notes.since(job_id, uid, point)
+        except StorageError as error:
+            raise CommitFailedError(f"What was handed over by {uid} of job {job_id} cannot be read: {error}") from error
+        return [
+            CommittedOutput(
+                noted.attempt, noted.checkpoint_id, f"what was handed over as {OutputId.of(job_id, uid, noted).marker}"
+            )
+            for noted in handed
+        ]
 
 
 class OutputReader:

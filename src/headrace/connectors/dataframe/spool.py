@@ -16,6 +16,7 @@ the newest stays, because Spark may ask once more for the last batch it ran.
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -54,12 +55,14 @@ class Manifest(msgspec.Struct, frozen=True):
 class Spool:
     """One spool, known by its location. Holds settings only and travels to tasks; opens nothing until used."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, settings: CheckpointStorage | None = None) -> None:
+        """`settings`: the storage at that location, where its URI alone does not say all (an endpoint, time limits)."""
         self.location = location.rstrip("/")
+        self._settings = settings
         self._opened: CheckpointStorage | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, "_opened": None}
+        return {**self.__dict__, "_opened": None}
 
     def __repr__(self) -> str:
         return f"Spool({self.location!r})"
@@ -67,7 +70,7 @@ class Spool:
     @property
     def storage(self) -> CheckpointStorage:
         if self._opened is None:
-            storage = storage_for(self.location)
+            storage = storage_for(self.location) if self._settings is None else copy.copy(self._settings)
             if hasattr(storage, "inline_threshold"):
                 storage.inline_threshold = 0  # a manifest names rows, it does not carry them
             self._opened = storage

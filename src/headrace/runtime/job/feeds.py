@@ -31,7 +31,7 @@ import msgspec
 
 from headrace import failpoints
 from headrace.checkpoint.metadata.model import CheckpointMetadata
-from headrace.checkpoint.storage.base import storage_for
+from headrace.checkpoint.storage.base import CheckpointStorage, storage_for
 from headrace.connectors.dataframe.enumerator import decode_state
 from headrace.connectors.dataframe.parts import PartWriter
 from headrace.connectors.dataframe.source import DataFrameSource
@@ -42,7 +42,14 @@ from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan, Node
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.restoration import Restoration
-from headrace.runtime.spark.dataframes import PartsQuery, SparkQueryError, StreamQuery, spark_uri
+from headrace.runtime.spark.dataframes import (
+    PartsQuery,
+    SparkQueryError,
+    StreamQuery,
+    spark_uri,
+    why_spark_cannot_open,
+)
+from headrace.runtime.spark.session import SparkHandle
 
 STOPPED_WITHIN_S = 60.0
 _IN_MEMORY = "memory:"
@@ -75,20 +82,27 @@ class Feeds:
         }
         self._running: list[Feed] = []
         self._temporary: Path | None = None
-        self._own: dict[str, str] = {}
+        self._own: dict[str, Spool] = {}
         self._home = ""
 
     def __bool__(self) -> bool:
         return bool(self._sources)
 
-    def preflight(self, is_local: bool) -> None:
-        """Refuse a temporary spool that executors elsewhere could not see."""
-        if self._sources and not is_local and self._settings.checkpointing.storage.location.startswith(_IN_MEMORY):
+    def preflight(self, handle: SparkHandle) -> None:
+        """Refuse a temporary spool that executors elsewhere could not see, and what Spark itself cannot write."""
+        storage = self._settings.checkpointing.storage.location
+        if self._sources and not handle.is_local and storage.startswith(_IN_MEMORY):
             raise ConfigurationError(
                 "from_dataframe() writes a spool that the tasks of the job read, but the job has no checkpoint storage,"
                 " and Spark's executors are other processes. Set one that all of them reach, with "
                 "env.get_checkpoint_config().set_checkpoint_storage(uri)."
             )
+        for node, source in self._sources.values():
+            if source.streaming and (source.spark_checkpoint or not storage.startswith(_IN_MEMORY)):
+                place = source.spark_checkpoint or spark_uri(storage)
+                trouble = why_spark_cannot_open(handle.user_session, place)
+                if trouble is not None:
+                    raise _refusal(node, source, place, trouble)
 
     def bind(self, run: int, restoration: Restoration, *, outside: bool) -> None:
         """Tell each source which spool it reads in the attempt that begins.
@@ -98,8 +112,8 @@ class Feeds:
         """
         self._home = f"{self._settings.job_id}/run-{run:06d}/spool"
         for uid, (_, source) in self._sources.items():
-            own = Spool(self._location(uid))
-            self._own[uid] = own.location
+            place = self._parent().below(_directory_name(uid))
+            own = self._own[uid] = Spool(place.location, place)
             state = None if restoration.restore is None else restoration.restore.enumerator(uid)
             if outside and state is not None:
                 location = decode_state(state).spool
@@ -107,12 +121,13 @@ class Feeds:
                     own.point_to(location)
             else:
                 location = own.elsewhere() or own.location
-            source.bind(own if location == own.location else Spool(location))
+            source.bind(own if location == own.location else self._spool_at(location))
 
     def start(self, attempt: int, tell: Callable[[Any], None]) -> None:
         """Begin the queries whose input is not in the spool yet."""
         for node, source in self._sources.values():
-            feed = Feed(node, source, attempt, self._spark_checkpoint(node.uid, source), tell)
+            assert source.spool is not None
+            feed = Feed(node, source, attempt, place_of_spark_checkpoint(source.spool, source.spark_checkpoint), tell)
             self._running.append(feed)
             feed.start()
 
@@ -147,14 +162,12 @@ class Feeds:
 
     def remove(self) -> None:
         """The run is over and its checkpoints are removed: so are its spools, except what savepoints need."""
-        for uid, location in self._own.items():
-            spool = Spool(location)
+        for uid, spool in self._own.items():
             pinned = spool.pinned()
             if pinned is not None:
                 spool.collect(pinned)
             else:
-                parent, _, name = location.rpartition("/")
-                storage_for(parent).delete_tree(name)
+                self._parent().delete_tree(_directory_name(uid))
             self._sources[uid][1].spool = None
 
     def close(self) -> None:
@@ -163,20 +176,20 @@ class Feeds:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None
 
-    def _location(self, uid: str) -> str:
-        storage = self._settings.checkpointing.storage.location
-        if storage.startswith(_IN_MEMORY):
-            if self._temporary is None:
-                self._temporary = Path(tempfile.mkdtemp(prefix="headrace-spool-"))
-            return f"{self._temporary.as_uri()}/{_directory_name(uid)}"
-        return f"{storage.rstrip('/')}/{self._home}/{_directory_name(uid)}"
+    def _parent(self) -> CheckpointStorage:
+        """Where the spools of this run lie, each by the name of its source."""
+        storage = self._settings.checkpointing.storage
+        if not storage.location.startswith(_IN_MEMORY):
+            return storage.below(self._home)
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="headrace-spool-"))
+        return storage_for(self._temporary.as_uri())
 
-    def _spark_checkpoint(self, uid: str, source: DataFrameSource) -> str:
-        assert source.spool is not None
-        if source.spark_checkpoint is None:
-            return spark_uri(f"{source.spool.location}/spark")
-        # One below it for each run: the numbers of batches begin anew with the spool.
-        return f"{source.spark_checkpoint.rstrip('/')}/{self._home}/{_directory_name(uid)}"
+    def _spool_at(self, location: str) -> Spool:
+        """A spool of another run or job, with the settings of our own storage if it lies there."""
+        storage = self._settings.checkpointing.storage
+        root = f"{storage.location.rstrip('/')}/"
+        return Spool(location, storage.below(location[len(root) :]) if location.startswith(root) else None)
 
 
 class Feed:
@@ -290,6 +303,19 @@ class Feed:
             return not self._stopping.is_set()
 
 
+def place_of_spark_checkpoint(spool: Spool, chosen: str | None) -> str:
+    """Where Spark keeps the checkpoint of the query that writes this spool: in it, or below the place that was chosen.
+
+    One for each spool, because the numbers of batches begin anew with it; and for the spool that is read, which after a
+    restore from a savepoint is that of an earlier run.
+    """
+    if chosen is None:
+        return spark_uri(f"{spool.location}/spark")
+    # <job>/run-000001/spool/<source>; of a temporary spool its own path.
+    named = [part for part in spool.location.split("/")[-4:] if part]
+    return "/".join([chosen.rstrip("/"), *named])
+
+
 def first_needed(metadata: CheckpointMetadata, uid: str) -> int:
     """The oldest batch that this checkpoint needs of the source with that uid; 0 if it does not know the source."""
     state = metadata.enumerators.get(uid)
@@ -302,6 +328,17 @@ def first_needed(metadata: CheckpointMetadata, uid: str) -> int:
                 for split in subtask.splits:
                     needed = min(needed, msgspec.msgpack.decode(split, type=SpoolSplit).batch)
     return needed
+
+
+def _refusal(node: Node, source: DataFrameSource, place: str, trouble: str) -> ConfigurationError:
+    chosen = "" if source.spark_checkpoint else "in the spool beside the checkpoints, "
+    return ConfigurationError(
+        f'Source "{node.name}" (uid {node.uid}) is a streaming DataFrame. Spark keeps the checkpoint of its query '
+        f"{chosen}at {place}, and writes it by Hadoop, which cannot open that place: {trouble}. Put it elsewhere with "
+        "from_dataframe(df, spark_checkpoint=uri), where every later start finds it again, and the rest of the spool "
+        "stays beside the checkpoints; or put the store's Hadoop connector on Spark's class path "
+        "(spark.jars.packages; org.apache.hadoop:hadoop-aws for s3a:)."
+    )
 
 
 def _pin_of(savepoint: CheckpointMetadata) -> str:

@@ -13,19 +13,21 @@ same rows and the same id.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import traceback
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from headrace import failpoints
-from headrace.checkpoint.handles import PreparedItem
+from headrace.checkpoint.handles import HistoryPoint, PreparedItem
 from headrace.checkpoint.job_directory import JobDirectory
+from headrace.checkpoint.location import OpenedCheckpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata
-from headrace.checkpoint.storage.base import CheckpointStorage, MissingFileError
+from headrace.checkpoint.storage.base import CheckpointStorage
+from headrace.connectors.dataframe.notes import HandOverNotes
 from headrace.connectors.dataframe.sink import DataFrameSink, OutputId, OutputReader
 from headrace.errors import ConfigurationError, UserFunctionError
 from headrace.operators.factories import SinkFactory
@@ -46,8 +48,9 @@ class HandOver:
             for node in plan.graph.nodes
             if isinstance(node.factory, SinkFactory) and isinstance(node.factory.sink, DataFrameSink)
         ]
-        self._handed: dict[str, int] = {}
-        """The last id handed over, by where that is noted. Known in this process, whatever storage says."""
+        self._notes = HandOverNotes(directory.storage)
+        for _, sink in self._sinks:
+            sink.notes = self._notes
 
     def __bool__(self) -> bool:
         return bool(self._sinks)
@@ -60,6 +63,11 @@ class HandOver:
                 "is off. Call env.enable_checkpointing(interval)."
             )
 
+    def restores(self, outside: OpenedCheckpoint | None) -> None:
+        """The attempt that begins restores this: what the driver of its job directory has handed over counts, too."""
+        if outside is not None and outside.inside:
+            self._notes.look_in(outside.storage)
+
     def has_output(self, metadata: CheckpointMetadata) -> bool:
         """Whether there is anything in this checkpoint that may have to be handed over."""
         return any(_items(metadata, node.uid) for node, _ in self._sinks)
@@ -70,17 +78,16 @@ class HandOver:
         `storage`: where the files of the checkpoint lie. Raises `UserFunctionError` with what the function raised.
         """
         for node, sink in self._sinks:
-            note = self._note(metadata, node.uid)
-            done = self._last(note)
             for number, items in sorted(_by_id(_items(metadata, node.uid)).items()):
-                if number <= done:
+                # All that a checkpoint holds was sealed by the attempt that took it, whichever hands it over now.
+                point = HistoryPoint(metadata.history, metadata.attempt, number)
+                if self._notes.knows(metadata.job_id, node.uid, metadata.run, point):
                     continue
                 self._directory.assert_current(attempt)  # Step 1
-                output = OutputId.of(number, metadata.job_id, node.uid, metadata.run)
+                output = OutputId.of(metadata.job_id, node.uid, point)
                 self._call(handle, node, sink, items, storage, output)  # Step 2
                 failpoints.hit("output_handed_over")
-                self._handed[note] = done = number
-                self._directory.storage.replace(note, str(number).encode())  # Step 3
+                self._notes.add(metadata.job_id, node.uid, metadata.run, point)  # Step 3
 
     def _call(
         self,
@@ -93,24 +100,15 @@ class HandOver:
     ) -> None:
         assert sink.function is not None
         work = [msgspec.msgpack.encode(item) for item in items]
-        frame = dataframe_of_pieces(handle.user_session, work, OutputReader(storage), sink.schema)
+        frame = self._frame(handle, work, OutputReader(storage), sink.schema)
         failpoints.hit("before_hand_over")
         try:
             sink.function(frame, output)
         except Exception as error:
             raise _failure(node, output, error) from error
 
-    def _note(self, metadata: CheckpointMetadata, uid: str) -> str:
-        name = hashlib.sha256(uid.encode()).hexdigest()[:16]
-        return f"{metadata.job_id}/run-{metadata.run:06d}/handed-over/{name}"
-
-    def _last(self, note: str) -> int:
-        if note not in self._handed:
-            try:
-                self._handed[note] = int(self._directory.storage.read(note))
-            except MissingFileError:
-                self._handed[note] = 0
-        return self._handed[note]
+    def _frame(self, handle: SparkHandle, work: list[bytes], read: OutputReader, schema: pa.Schema) -> Any:
+        return dataframe_of_pieces(handle.user_session, work, read, schema)
 
 
 def _items(metadata: CheckpointMetadata, uid: str) -> list[PreparedItem]:

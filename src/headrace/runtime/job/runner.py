@@ -299,6 +299,7 @@ class JobRun:
         directory = self._directory
         number = directory.claim_attempt()
         metadata, outside = self._choose(first)
+        self._ends.restores(outside)
         storage, source = (None, "") if outside is None else (outside.storage, outside.path)
         asked = first and bool(self._settings.restore_from)
         restoration = Restoration.of(

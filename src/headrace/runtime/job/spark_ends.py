@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lifecycle import actions as act
+from headrace.checkpoint.location import OpenedCheckpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.errors import HeadraceError, StorageError
@@ -50,7 +51,11 @@ class SparkEnds:
     def preflight(self, handle: SparkHandle) -> None:
         """Refuse what could not work, before anything starts."""
         self.hand_over.preflight()
-        self.feeds.preflight(handle.is_local)
+        self.feeds.preflight(handle)
+
+    def restores(self, outside: OpenedCheckpoint | None) -> None:
+        """An attempt begins from this; None if from a checkpoint of its own run, or from nothing."""
+        self.hand_over.restores(outside)
 
     def recover(self, handle: SparkHandle, restoration: Restoration, attempt: int) -> HeadraceError | None:
         """Hand over what the restored checkpoint holds, before any task starts; what went wrong."""

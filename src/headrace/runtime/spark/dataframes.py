@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JNetworkError
-from pyspark.sql import DataFrame
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from headrace.errors import HeadraceError
@@ -99,9 +99,25 @@ class StreamQuery:
             self._query.stop()
 
 
+_HADOOP_NAMES = {"s3": "s3a", "gcs": "gs"}
+
+
 def spark_uri(location: str) -> str:
     """A location as Spark's file systems name it."""
-    return f"s3a://{location.removeprefix('s3://')}" if location.startswith("s3://") else location
+    scheme, colon, rest = location.partition(":")
+    return f"{_HADOOP_NAMES.get(scheme, scheme)}{colon}{rest}"
+
+
+def why_spark_cannot_open(session: SparkSession, uri: str) -> str | None:
+    """What Hadoop says if it knows no file system for that URI; None if it has one. Nothing there is looked at."""
+    context = session.sparkContext
+    jvm: Any = context._jvm
+    try:
+        jvm.org.apache.hadoop.fs.Path(uri).getFileSystem(context._jsc.hadoopConfiguration())
+    except Py4JJavaError as error:
+        java: Any = error.java_exception
+        return str(java.getMessage() or java.getClass().getName()).splitlines()[0]
+    return None
 
 
 def _headline(text: str) -> str:
