@@ -72,11 +72,13 @@ def resolve_field(type_info: TypeInformation | None, field: str | int, call: str
             return None
         raise JobDefinitionError(f"{call} wants field {field!r}, but the records are {type_info}, which has no fields.")
     found = _named(names, field, by_name=isinstance(type_info, RowType))
-    if found is None:
-        raise JobDefinitionError(
-            f"{call} wants field {field!r}, which the records do not have. Their fields are {', '.join(names)}."
-        )
-    return found
+    if found is not None:
+        return found
+    if isinstance(type_info, RowType):
+        has = f"Their fields are {', '.join(names)}."
+    else:
+        has = f"They are tuples: give a position from 0 to {len(names) - 1}."
+    raise JobDefinitionError(f"{call} wants field {field!r}, which the records do not have. {has}")
 
 
 def traced_fields(

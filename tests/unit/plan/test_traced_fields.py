@@ -204,3 +204,10 @@ def test_what_is_no_key_is_refused(key: Any) -> None:
 def test_a_key_selector_with_open_is_refused() -> None:
     with pytest.raises(JobDefinitionError, match=r"WithOpen, which has an open\(\) method"):
         key_spec(WithOpen(), READING)
+
+
+@pytest.mark.parametrize("field", ["f0", 2])
+def test_a_tuple_has_positions_and_no_names(field: str | int) -> None:
+    pair = Types.TUPLE([Types.STRING(), Types.LONG()])
+    with pytest.raises(JobDefinitionError, match="They are tuples: give a position from 0 to 1"):
+        resolve_field(pair, field, "key_by()")
