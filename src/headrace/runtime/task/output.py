@@ -18,9 +18,9 @@ from headrace.runtime.task.cells import NUDGE_CELL
 
 CELL_SCHEMA = pa.schema([("slot", pa.int32()), ("channel", pa.int32()), ("data", pa.binary())])
 
-SOFT_LIMIT = 384 * 1024
+SOFT_LIMIT = 192 * 1024
 """Above this the mailbox processes no further record until Spark has taken some."""
-HARD_LIMIT = 16 * SOFT_LIMIT
+HARD_LIMIT = 32 * SOFT_LIMIT
 """Above this even the record in hand waits: one that gives millions must not fill the memory."""
 ROWS_AT_ONCE = 16
 
