@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -390,20 +390,15 @@ class InputGate:
         # What is queued in front is not looked at, for it may lie on disk: it goes first.
         if self._fixed_in_hand or any(len(queue) for queue in self._front):
             return False
-        open_channels = self._open_channels(checkpoint_id)
-        for channel, data in self._inbox:
-            if channel not in open_channels:
-                continue
-            if data[0] == BARRIER and Barrier.decode(data).checkpoint_id == checkpoint_id:
-                open_channels.discard(channel)
-            elif self._is_fixed(data):
-                return False
-        return not open_channels
+        arrived = self._arrived(checkpoint_id)
+        if any(self._is_fixed(data) for _, data in _before_barriers(self._inbox, checkpoint_id, arrived)):
+            return False
+        return arrived >= self._channels
 
-    def _open_channels(self, checkpoint_id: int) -> set[int]:
-        """Channels whose barrier has not had its turn."""
+    def _arrived(self, checkpoint_id: int) -> set[int]:
+        """A copy: channels whose barrier has had its turn."""
         current = self._alignments.get(checkpoint_id)
-        return set(self._channels if current is None else self._channels - current.arrived)
+        return set() if current is None else set(current.arrived)
 
     def _waits_for_barriers(self) -> bool:
         """Whether an early snapshot is held up by barriers that are not even read."""
@@ -412,12 +407,10 @@ class InputGate:
         barrier = self._noticed[0]
         if not self._may_overtake(barrier) or not self._is_due(*self._noticed):
             return False
-        read = {
-            channel
-            for channel, data in self._inbox
-            if data[0] == BARRIER and Barrier.decode(data).checkpoint_id == barrier.checkpoint_id
-        }
-        return not read >= self._open_channels(barrier.checkpoint_id)
+        arrived = self._arrived(barrier.checkpoint_id)
+        for _ in _before_barriers(self._inbox, barrier.checkpoint_id, arrived):
+            pass
+        return not arrived >= self._channels
 
     def _begin(self, barrier: Barrier) -> _Alignment:
         current = _Alignment(barrier, self._clock())
@@ -485,13 +478,8 @@ class InputGate:
         barrier_id = current.barrier.checkpoint_id
         queued = [q for queue in self._front for q in queue]
         queued.extend(self._inbox)
-        for channel, data in queued:
-            if channel in current.arrived:
-                continue
-            if data[0] == BARRIER:
-                if Barrier.decode(data).checkpoint_id == barrier_id:
-                    current.arrived.add(channel)
-            elif data[0] == RECORDS:
+        for channel, data in _before_barriers(queued, barrier_id, current.arrived):
+            if data[0] == RECORDS:
                 current.log.append((channel, data))
                 current.log_bytes += len(data)
         self._release_aside()
@@ -550,3 +538,14 @@ class InputGate:
             if min(self._alignments, default=oldest[-1] + 1) > oldest[-1]:
                 self._dropped.difference_update(oldest)
                 self._finished = max(self._finished, oldest[-1])
+
+
+def _before_barriers(cells: Iterable[Queued], checkpoint_id: int, arrived: set[int]) -> Iterator[Queued]:
+    """Cells that lie before the barrier of their channel; `arrived` grows by the channels whose barrier is passed."""
+    for channel, data in cells:
+        if channel in arrived:
+            continue
+        if data[0] != BARRIER:
+            yield channel, data
+        elif Barrier.decode(data).checkpoint_id == checkpoint_id:
+            arrived.add(channel)
