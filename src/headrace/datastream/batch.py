@@ -19,7 +19,7 @@ from typing import Any
 from headrace.backends.heap.one_key import OneKeyBackend
 from headrace.connectors.source import Boundedness
 from headrace.errors import JobDefinitionError
-from headrace.operators.columns.factories import ColumnSessionFactory, ColumnWindowFactory, RunningAggregateFactory
+from headrace.operators.columns.factories import ColumnWindowFactory, RunningAggregateFactory
 from headrace.operators.connected_factories import BroadcastFactory
 from headrace.operators.factories import ProcessFactory, ReduceFactory, SourceFactory, TimestampsFactory
 from headrace.operators.factory import OperatorFactory
@@ -104,7 +104,7 @@ def for_batch(graph: StreamGraph, sort_memory_bytes: int) -> StreamGraph:
                 factory = ProcessFactory(LastOfEachKey(function, value_type), keyed=True)
             case RunningAggregateFactory():
                 return replace(factory, at_end=True)
-            case ColumnWindowFactory() | ColumnSessionFactory():
+            case ColumnWindowFactory():
                 # It holds an accumulator for each key, whatever the order of the records.
                 return factory
         broadcast = frozenset({1}) if isinstance(factory, BroadcastFactory) else frozenset[int]()

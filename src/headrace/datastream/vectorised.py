@@ -14,7 +14,6 @@ import pyarrow as pa
 from headrace.errors import JobDefinitionError, KeyedStateError
 from headrace.operators.columns.aggregates import Aggregates, Wanted, aggregates_of
 from headrace.operators.columns.factories import (
-    ColumnSessionFactory,
     ColumnWindowFactory,
     CombineFactory,
     MapBatchesFactory,
@@ -125,12 +124,7 @@ def aggregate_windows(
     # Late records are wanted as they were, so they must not be combined before it is known that they are late.
     raw = late_tag is not None or (isinstance(pieces, Panes) and pieces.have_gaps)
     taken = given if raw else aggregates.travelling_type
-    factory: OperatorFactory
-    if isinstance(pieces, Gaps):
-        assert isinstance(assigner, EventTimeSessionWindows)
-        factory = ColumnSessionFactory(aggregates, assigner, pieces, taken, lateness_ms, late_tag, raw=raw)
-    else:
-        factory = ColumnWindowFactory(aggregates, assigner, pieces, taken, lateness_ms, late_tag, raw=raw)
+    factory = ColumnWindowFactory(aggregates, assigner, pieces, taken, lateness_ms, late_tag, raw=raw)
     if raw:
         return stream._then("window aggregate_columns", factory, aggregates.result_type)
     return _behind_combine(stream, aggregates, pieces, factory)

@@ -15,7 +15,7 @@ from headrace.operators.columns.sessions import ColumnSessionOperator
 from headrace.operators.columns.windows import ColumnWindowOperator
 from headrace.operators.factory import OperatorFactory
 from headrace.operators.functions import OutputTag
-from headrace.operators.windows.assigners import EventTimeSessionWindows, WindowAssigner
+from headrace.operators.windows.assigners import WindowAssigner
 from headrace.types.information import TypeInformation
 
 
@@ -50,11 +50,11 @@ class CombineFactory(OperatorFactory):
 
 @dataclass(frozen=True)
 class ColumnWindowFactory(OperatorFactory):
-    """`window(...).aggregate_columns` for windows of one size."""
+    """`window(...).aggregate_columns`."""
 
     aggregates: Aggregates
     assigner: WindowAssigner
-    panes: Panes
+    pieces: Panes | Gaps
     input_type: TypeInformation
     lateness_ms: int
     late_tag: OutputTag | None
@@ -62,35 +62,11 @@ class ColumnWindowFactory(OperatorFactory):
     keyed: bool = True
 
     def create(self) -> Operator:
-        return ColumnWindowOperator(
+        kind = ColumnSessionOperator if isinstance(self.pieces, Gaps) else ColumnWindowOperator
+        return kind(
             self.aggregates,
             self.assigner,
-            self.panes,
-            self.input_type,
-            self.lateness_ms,
-            self.late_tag,
-            raw=self.raw,
-        )
-
-
-@dataclass(frozen=True)
-class ColumnSessionFactory(OperatorFactory):
-    """`window(...).aggregate_columns` for sessions."""
-
-    aggregates: Aggregates
-    assigner: EventTimeSessionWindows
-    gaps: Gaps
-    input_type: TypeInformation
-    lateness_ms: int
-    late_tag: OutputTag | None
-    raw: bool
-    keyed: bool = True
-
-    def create(self) -> Operator:
-        return ColumnSessionOperator(
-            self.aggregates,
-            self.assigner,
-            self.gaps,
+            self.pieces,
             self.input_type,
             self.lateness_ms,
             self.late_tag,

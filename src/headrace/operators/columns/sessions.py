@@ -14,17 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.operators.columns.aggregates import END, PANE, Aggregates
+from headrace.operators.columns.aggregates import END, PANE
 from headrace.operators.columns.grouping import keys_and_accumulators
 from headrace.operators.columns.panes import Gaps, Times
 from headrace.operators.columns.session_grouping import SessionGrouping
 from headrace.operators.columns.windowed import FOLDED_ROWS, WindowedColumns
-from headrace.operators.functions import OutputTag
-from headrace.operators.windows.assigners import EventTimeSessionWindows
 from headrace.operators.windows.merging import pack_places, unpack_places
 from headrace.operators.windows.sessions import SessionWindowOperator
 from headrace.operators.windows.windows import decode_bounds, encode_bounds
-from headrace.types.information import TypeInformation
 
 Again = dict[tuple[Any, bytes], bytes]
 """Sessions that have fired already and have changed since: (key, namespace) and where the contents lie."""
@@ -33,27 +30,15 @@ Again = dict[tuple[Any, bytes], bytes]
 class ColumnSessionOperator(WindowedColumns, SessionWindowOperator):
     """Sessions of one gap."""
 
-    def __init__(
-        self,
-        aggregates: Aggregates,
-        assigner: EventTimeSessionWindows,
-        gaps: Gaps,
-        input_type: TypeInformation,
-        lateness_ms: int,
-        late_tag: OutputTag | None,
-        *,
-        raw: bool,
-    ) -> None:
-        super().__init__(aggregates, assigner, input_type, lateness_ms, late_tag, raw=raw)
-        self._gaps = gaps
-        self._grouping = SessionGrouping(aggregates, gaps.gap, raw=raw)
+    _pieces: Gaps
+    _grouping: SessionGrouping
 
     # Rows
 
     def take_batch(self, batch: pa.RecordBatch, times: pa.Array | None) -> None:
         rows, moments = batch, None
         if self._raw:
-            moments = self._gaps.times_of(self, batch, times)
+            moments = self._pieces.times_of(self, batch, times)
             batch = self._grouping.columns_of(batch, moments, None)
         ends = batch.column(END).to_numpy()
         if int(ends.min()) - 1 <= self.current_watermark:
@@ -153,10 +138,10 @@ class ColumnSessionOperator(WindowedColumns, SessionWindowOperator):
     def watermark(self, time_ms: int) -> None:
         self.deliver_rows()
         earliest = self._buffer.earliest
-        if earliest is not None and self._gaps.last_of(earliest) <= time_ms:
+        if earliest is not None and self._pieces.last_of(earliest) <= time_ms:
             due = self._event.peek()
             # Else no session fires: neither one of those that wait nor one in state that they would make longer.
-            if earliest + self._gaps.gap - 1 <= time_ms or (due is not None and due <= time_ms):
+            if earliest + self._pieces.gap - 1 <= time_ms or (due is not None and due <= time_ms):
                 self._fold()
         super().watermark(time_ms)
 

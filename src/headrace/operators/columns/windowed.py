@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from headrace.operators.columns.aggregates import Aggregates, MergeParts, part_name
 from headrace.operators.columns.batches import ColumnInput
 from headrace.operators.columns.grouping import PaneBuffer
-from headrace.operators.columns.panes import Times
+from headrace.operators.columns.panes import TimePieces, Times
 from headrace.operators.columns.results import Results
+from headrace.operators.columns.session_grouping import grouping_of
 from headrace.operators.functions import OutputTag
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.operators.windows.assigners import WindowAssigner
@@ -46,6 +47,7 @@ class WindowedColumns(ColumnInput, WindowOperator):
         self,
         aggregates: Aggregates,
         assigner: WindowAssigner,
+        pieces: TimePieces,
         input_type: TypeInformation,
         lateness_ms: int,
         late_tag: OutputTag | None,
@@ -58,6 +60,8 @@ class WindowedColumns(ColumnInput, WindowOperator):
         self.expect(input_type)
         self._aggregates = aggregates
         self._raw = raw
+        self._pieces = pieces
+        self._grouping = grouping_of(aggregates, pieces, raw=raw)
         self._buffer = PaneBuffer()
         self._results = Results(aggregates, self)
 

@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.operators.columns.aggregates import PANE, Aggregates
-from headrace.operators.columns.grouping import Grouping, keys_and_accumulators
+from headrace.operators.columns.aggregates import PANE
+from headrace.operators.columns.grouping import keys_and_accumulators
 from headrace.operators.columns.panes import Panes, Times
 from headrace.operators.columns.results import MOST_RESULTS
 from headrace.operators.columns.windowed import FOLDED_ROWS, WindowedColumns
-from headrace.operators.functions import OutputTag
-from headrace.operators.windows.assigners import WindowAssigner
 from headrace.operators.windows.windows import decode_bounds
-from headrace.types.information import TypeInformation
 
 Again = dict[bytes, dict[Any, None]]
 """Keys of windows that have fired already and have changed since, by the windows' namespaces."""
@@ -24,25 +21,12 @@ Again = dict[bytes, dict[Any, None]]
 class ColumnWindowOperator(WindowedColumns):
     """Windows of one size, which begin at fixed times."""
 
-    def __init__(
-        self,
-        aggregates: Aggregates,
-        assigner: WindowAssigner,
-        panes: Panes,
-        input_type: TypeInformation,
-        lateness_ms: int,
-        late_tag: OutputTag | None,
-        *,
-        raw: bool,
-    ) -> None:
-        super().__init__(aggregates, assigner, input_type, lateness_ms, late_tag, raw=raw)
-        self._panes = panes
-        self._grouping = Grouping(aggregates, raw=raw)
+    _pieces: Panes
 
     # Rows
 
     def take_batch(self, batch: pa.RecordBatch, times: pa.Array | None) -> None:
-        panes = self._panes
+        panes = self._pieces
         moments = panes.times_of(self, batch, times) if self._raw else batch.column(PANE).to_numpy()
         earliest = int(moments.min())
         if panes.have_gaps or earliest <= self._horizon():
@@ -65,7 +49,7 @@ class ColumnWindowOperator(WindowedColumns):
     def _sort_out(self, batch: pa.RecordBatch, moments: Times) -> pa.Array | None:
         """Which rows go into a window, None for all; the others are counted or sent to the side if they are late."""
         horizon = self._horizon()
-        alive, covered = self._panes.alive(moments, horizon)
+        alive, covered = self._pieces.alive(moments, horizon)
         kept = alive & covered
         if kept.all():
             return None
@@ -79,7 +63,7 @@ class ColumnWindowOperator(WindowedColumns):
 
         Rows that wait are of other panes, so a window that has fired holds all that came before.
         """
-        behind = panes + (self._panes.width - 1) <= self.current_watermark
+        behind = panes + (self._pieces.width - 1) <= self.current_watermark
         if not behind.any():
             return batch, panes
         again: Again = {}
@@ -104,7 +88,7 @@ class ColumnWindowOperator(WindowedColumns):
         horizon = self._horizon()
         start = 0
         for end in ends:
-            for namespace, last in self._panes.open_windows(int(panes[start]), horizon):
+            for namespace, last in self._pieces.open_windows(int(panes[start]), horizon):
                 self._fold_pane(namespace, last, keys[start:end], accumulators[start:end])
                 if last <= self.current_watermark:
                     again.setdefault(namespace, {}).update(dict.fromkeys(keys[start:end]))
@@ -126,7 +110,7 @@ class ColumnWindowOperator(WindowedColumns):
         self.deliver_rows()
         earliest = self._buffer.earliest
         # By the watermark under which they came: what was not late then goes into its windows.
-        if earliest is not None and self._panes.last_of(earliest) <= time_ms:
+        if earliest is not None and self._pieces.last_of(earliest) <= time_ms:
             self._fold()
         super().watermark(time_ms)
 
