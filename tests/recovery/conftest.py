@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Program
 
 from headrace import (
     CheckpointingMode,
@@ -99,6 +100,16 @@ class Bench:
         env.set_state_backend(BACKENDS[backend]())
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(restarts, 20))
         return env
+
+
+@pytest.fixture
+def programs() -> Iterator[list[Program]]:
+    """Programs that a test has started; those still alive at its end are killed."""
+    started: list[Program] = []
+    yield started
+    for program in started:
+        if program.process.poll() is None:
+            program.kill_tree()
 
 
 @pytest.fixture

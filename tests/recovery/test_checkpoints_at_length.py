@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -31,15 +30,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 WIDTHS = (3, 5, 3)
-
-
-@pytest.fixture
-def programs() -> Iterator[list[Program]]:
-    started: list[Program] = []
-    yield started
-    for program in started:
-        if program.process.poll() is None:
-            program.kill_tree()
 
 
 def further_checkpoints(program: Program, count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 FILES, ROWS, KEYS = 5, 400, 7
 JDBC_DRIVER = "org.postgresql:postgresql:42.7.4"
 FAULTS = ("spool_stored=kill@2", "spool_published=kill@1", "before_hand_over=kill@1", "output_handed_over=kill@1")
-
-
-@pytest.fixture
-def programs() -> Iterator[list[Program]]:
-    started: list[Program] = []
-    yield started
-    for program in started:
-        if program.process.poll() is None:
-            program.kill_tree()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,6 @@ from headrace.checkpoint.metadata.model import files_of
 from headrace.datastream.overrides import Overrides, overriding
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def programs() -> Iterator[list[Program]]:
-    started: list[Program] = []
-    yield started
-    for program in started:
-        if program.process.poll() is None:
-            program.kill_tree()
 
 
 class Place:

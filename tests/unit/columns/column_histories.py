@@ -142,3 +142,18 @@ def results_of_job(build: Any, model: Model, backend: str, steps: list[Any]) -> 
     with job:
         results += job.run_to_end()
     return [tuple(row) for row in results]
+
+
+def driven(job: JobHarness, source: ManualSource, steps: list[Any], *, crash: bool) -> list[Any]:
+    """What the job gives through the history, at one width; with a crash after each checkpoint if asked for."""
+    for step in steps:
+        if step[0] == "record":
+            source.emit(step[1], timestamp=step[2])
+        elif step[0] == "watermark":
+            job.watermark(step[1])
+        else:
+            job.checkpoint()
+            if crash:
+                job.crash()
+    source.end()
+    return job.run_to_end()

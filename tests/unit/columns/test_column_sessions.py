@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from column_examples import SALE, WANTED, SessionModel, sale
-from column_histories import BACKENDS, EXAMPLES, LATE, STEPS, compare_operator, feed, program, results_of_job
+from column_histories import BACKENDS, EXAMPLES, LATE, STEPS, compare_operator, driven, feed, program, results_of_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,15 +68,7 @@ def test_a_job_that_combines_before_the_exchange_gives_the_sessions_of_the_model
 def test_every_row_is_in_one_session_or_counted_as_late_however_rows_are_batched(gap: int, steps: list[Any]) -> None:
     source = ManualSource(SALE)
     with JobHarness(program(source, 2, "heap", lambda stream: sessions(stream, gap, n="count"))) as job:
-        for step in steps:
-            if step[0] == "record":
-                source.emit(step[1], timestamp=step[2])
-            elif step[0] == "watermark":
-                job.watermark(step[1])
-            else:
-                job.checkpoint()
-        source.end()
-        found = job.run_to_end()
+        found = driven(job, source, steps, crash=False)
         late = sum(operator.context.metrics[LATE_RECORDS].get_count() for operator in job.operators("windows"))
     assert sum(row.n for row in found) + late == sum(step[0] == "record" for step in steps)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from column_examples import SALE, WANTED, WindowModel, aggregated, sale
-from column_histories import BACKENDS, EXAMPLES, LATE, STEPS, compare_operator, program, results_of_job
+from column_histories import BACKENDS, EXAMPLES, LATE, STEPS, compare_operator, driven, program, results_of_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -90,16 +90,7 @@ def test_columns_and_records_give_the_same_through_the_same_history(assigner: Wi
     for build in (lambda s: windows(s, assigner), by_record):
         source = ManualSource(SALE)
         with JobHarness(program(source, 2, "heap", build)) as job:
-            for step in steps:
-                if step[0] == "record":
-                    source.emit(step[1], timestamp=step[2])
-                elif step[0] == "watermark":
-                    job.watermark(step[1])
-                else:
-                    job.checkpoint()
-                    job.crash()
-            source.end()
-            results.append(Counter(map(tuple, job.run_to_end())))
+            results.append(Counter(map(tuple, driven(job, source, steps, crash=True))))
     assert results[0] == results[1]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from frame_examples import FrameStandIn
 
 from headrace import Row, StreamExecutionEnvironment, Types
 from headrace.checkpoint.handles import HistoryPoint, PreparedItem
@@ -21,27 +22,6 @@ from headrace.plan.explain import explain, explain_json
 from headrace.plan.guarantees import Guarantee, guarantees
 
 ORDERS = Types.ROW_NAMED(["id", "user"], [Types.LONG(), Types.STRING()])
-
-
-class FrameStandIn:
-    """What `from_dataframe` asks a DataFrame before anything runs."""
-
-    sparkSession = None
-    isStreaming = True
-
-    @property
-    def schema(self) -> FrameStandIn:
-        return self
-
-    def jsonValue(self) -> dict[str, Any]:
-        fields = [("id", "long"), ("user", "string")]
-        return {
-            "type": "struct",
-            "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in fields],
-        }
-
-    def __reduce__(self) -> Any:
-        raise TypeError("a DataFrame stays in the driver")
 
 
 def write_orders(frame: Any, checkpoint: OutputId) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
+from frame_examples import FrameStandIn
 
 from headrace import CheckpointStorage, JobManagerCheckpointStorage, StreamExecutionEnvironment
 from headrace.checkpoint.metadata.model import CheckpointMetadata
@@ -17,20 +17,6 @@ from headrace.connectors.dataframe.spool import Spool
 from headrace.operators.factories import SourceFactory
 from headrace.runtime.job.feeds import Feeds, place_of_spark_checkpoint
 from headrace.runtime.job.restoration import Restoration
-
-
-class FrameStandIn:
-    """What `from_dataframe` asks a DataFrame before anything runs."""
-
-    sparkSession = None
-    isStreaming = True
-
-    @property
-    def schema(self) -> FrameStandIn:
-        return self
-
-    def jsonValue(self) -> dict[str, Any]:
-        return {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
 
 
 class Job:
