@@ -255,19 +255,26 @@ def restore(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _restored(bench: Bench, snapshots: list[KeyedSnapshot], store: Any, subtask: int = 0, new: int = 1) -> float:
-    """Seconds until the state can be used; one key is looked up to see that it is there."""
-    backend = bench.backend(subtask, new)
-    groups = group_range(subtask, new, MAX_PARALLELISM)
-    mine = [s for s in snapshots if s.first_group < groups.stop and groups.start <= s.last_group]
+def _restored(bench: Bench, snapshots: list[KeyedSnapshot], store: Any) -> float:
+    """Seconds until the state can be used."""
     with stopwatch() as watch:
-        backend.restore(mine, store)
-        state = backend.state(VALUE)
-        key = next(key for key in range(bench.args.rows) if key_group(key, MAX_PARALLELISM) in groups)
-        backend.key_context.key = key
-        assert state.value() == bench.value(key)
+        backend = _usable(bench, snapshots, store)
     backend.close()
     return watch.seconds
+
+
+def _usable(
+    bench: Bench, snapshots: list[KeyedSnapshot], store: Any, subtask: int = 0, parallelism: int = 1
+) -> KeyedStateBackend:
+    """A backend with the restored state; one key is looked up to see that it is there."""
+    backend = bench.backend(subtask, parallelism)
+    groups = group_range(subtask, parallelism, MAX_PARALLELISM)
+    backend.restore([s for s in snapshots if s.first_group < groups.stop and groups.start <= s.last_group], store)
+    state = backend.state(VALUE)
+    key = next(key for key in range(bench.args.rows) if key_group(key, MAX_PARALLELISM) in groups)
+    backend.key_context.key = key
+    assert state.value() == bench.value(key)
+    return backend
 
 
 def rescale(bench: Bench) -> dict[str, Any]:
@@ -280,8 +287,10 @@ def rescale(bench: Bench) -> dict[str, Any]:
     for _ in range(bench.args.repeats):
         plain.append(bench.copy(bench.files(snapshots), sync=False))
         with stopwatch() as watch, ThreadPoolExecutor(new) as pool:
-            list(pool.map(lambda n: _restored(bench, snapshots, bench.store(0), n, new), range(new)))
+            restored = list(pool.map(lambda n: _usable(bench, snapshots, bench.store(0), n, new), range(new)))
         ours.append(watch.seconds)
+        for backend in restored:
+            backend.close()
     return {"copy_ratio": ratio(plain, ours), "our_seconds": ours, "copy_seconds": plain, **sizes(snapshots)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import multiprocessing
 import os
@@ -237,6 +238,54 @@ def test_storage_is_found_by_uri_scheme(tmp_path: Path, monkeypatch: pytest.Monk
 def test_settings_that_cannot_work_are_refused_by_name(make: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"threshold|buffer_size|max_state_size"):
         make()
+
+
+# Bringing files to a task
+
+
+@pytest.fixture
+def shared(directory: FileSystemCheckpointStorage, tmp_path: Path) -> StateFile:
+    (tmp_path / "000012.sst").write_bytes(b"s" * 30_000)
+    return directory.file_store(PREFIX).write_shared(tmp_path / "000012.sst")
+
+
+def test_a_shared_file_is_brought_by_a_second_name(
+    directory: FileSystemCheckpointStorage, shared: StateFile, tmp_path: Path
+) -> None:
+    directory.file_store(PREFIX).fetch(shared, tmp_path / "to")
+    assert (tmp_path / "to").samefile(directory.root / shared.path)
+    (tmp_path / "to").unlink()
+    assert directory.file_store(PREFIX).read(shared) == b"s" * 30_000
+
+
+def test_a_file_of_one_checkpoint_is_copied_for_its_reader_may_change_it(
+    directory: FileSystemCheckpointStorage, tmp_path: Path
+) -> None:
+    own = directory.file_store(PREFIX).write("MANIFEST", [b"m" * 30_000])
+    directory.file_store(PREFIX).fetch(own, tmp_path / "to")
+    (tmp_path / "to").write_bytes(b"changed")
+    assert directory.file_store(PREFIX).read(own) == b"m" * 30_000
+
+
+def test_where_no_second_name_can_be_given_the_file_is_copied(
+    directory: FileSystemCheckpointStorage, shared: StateFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def other_file_system(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "link", other_file_system)
+    directory.file_store(PREFIX).fetch(shared, tmp_path / "to")
+    assert (tmp_path / "to").read_bytes() == b"s" * 30_000
+    assert not (tmp_path / "to").samefile(directory.root / shared.path)
+
+
+def test_a_damaged_shared_file_leaves_no_second_name(
+    directory: FileSystemCheckpointStorage, shared: StateFile, tmp_path: Path
+) -> None:
+    (directory.root / shared.path).write_bytes(b"s" * 29_999 + b"x")
+    with pytest.raises(DamagedCheckpointError, match="sst"):
+        directory.file_store(PREFIX).fetch(shared, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
 
 
 # What was put there by somebody else

@@ -17,6 +17,7 @@ from typing import IO
 
 from headrace.checkpoint.handles import CheckpointId, RestoredBytes, StateFile
 from headrace.checkpoint.local_copies import LocalCopies
+from headrace.checkpoint.storage import posix
 from headrace.checkpoint.storage.base import FileStore
 from headrace.checkpoint.storage.parts import PartReader, ReadsParts
 
@@ -132,17 +133,11 @@ class LocalFirstFileStore(ReadsParts):
 
     def _bring(self, file: StateFile, copy: Path, to: Path) -> None:
         """The checked copy at `to`; `OSError` if it is not what was stored."""
-        if file.shared and not file.pack_size:
-            # Table files never change, so a second name for it is as good as a second file.
-            try:
-                os.link(copy, to)
-            except OSError:
-                pass  # another file system: copied below
-            else:
-                with to.open("rb") as linked:
-                    if not _is(file, linked):
-                        raise OSError("damaged")
-                return
+        if file.shared and not file.pack_size and posix.second_name(copy, to):
+            with to.open("rb") as linked:
+                if not _is(file, linked):
+                    raise OSError("damaged")
+            return
         digest, size = hashlib.sha256(), 0
         with copy.open("rb") as source, to.open("wb") as local:
             _check_size(file, source)

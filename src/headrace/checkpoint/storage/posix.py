@@ -122,6 +122,18 @@ def replace(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+def second_name(path: Path, name: Path) -> bool:
+    """Give a file that never changes another name, which is as good as a copy of it and moves no byte.
+
+    False where that cannot be: the name lies on another file system, or the file is somebody else's.
+    """
+    try:
+        os.link(path, name, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
 def inside(root: Path, path: str) -> Path:
     """`root/path`, refused if any part of `path` is a symbolic link.
 
