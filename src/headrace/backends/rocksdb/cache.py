@@ -14,8 +14,8 @@ written; it is written in slices, because a write holds the interpreter.
 While a checkpoint links the database's files in the background, nothing may be written to the database,
 or it would be part of the checkpoint: dirty then grows for a moment, up to a few times its bound.
 
-The longer ago the last barrier, the longer the next one may wait: the bound of dirty grows with the time since, to four
-times what it is at first. Windows and joins whose keys come back, or go away, within that time are then seldom written.
+The longer ago the last barrier, the longer the next one may wait: the bound of dirty grows with the time since, to twice
+what it is at first. Windows and joins whose keys come back, or go away, within that time are then seldom written.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SLICE = 4096
 _PATIENCE = 4
 """How many times its bound dirty may grow while files are being linked."""
 _STRETCH_EVERY_S = 2.0
-"""So long after a barrier the bound of dirty doubles, after twice as long it trebles, and so on."""
-_MOST_STRETCH = 4
+"""So long after a barrier the bound of dirty doubles."""
+_MOST_STRETCH = 2
 """Some 40,000 entries by default, which a barrier writes in less than a tenth of a second."""
 _HEAVY_BYTES = 8 << 20
 BYTES_PER_ENTRY = 64

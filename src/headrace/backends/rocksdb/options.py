@@ -22,7 +22,7 @@ class RocksDBOptions:
     cache_entries: int = 1_000_000
     """Decoded entries kept in memory above the database, over all states, about 150 MB of numbers; every 64 bytes of a
     longer value count as one more."""
-    dirty_limit: int = 10_000
+    dirty_limit: int = 20_000
     """Changed entries not yet in the database, over all states. The barrier waits for them to be written."""
     timers_in_memory: int = 100_000
     """Timers of one time domain that are kept in memory, about 35 MB; later ones are in the database."""
