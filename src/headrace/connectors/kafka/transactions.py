@@ -18,7 +18,7 @@ from headrace.connectors.kafka.client import failure_code, kafka, made
 from headrace.connectors.kafka.errors import KafkaTopicError, KafkaUnavailableError
 from headrace.connectors.kafka.markers import Markers
 from headrace.connectors.kafka.prepared import CommitPoint
-from headrace.connectors.kafka.records import OutRecord
+from headrace.connectors.kafka.records import Header, OutRecord
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.errors import CommitOutcomeUnknownError, ConfigurationError
 
@@ -60,6 +60,20 @@ def plain_producer(settings: KafkaSettings, on_delivery: Any) -> Any:
 def send(producer: Any, record: OutRecord) -> None:
     """Hand a record to a producer, waiting while its queue is full."""
     topic, value, key, partition, timestamp, headers = record
+    while True:
+        try:
+            if partition is None and timestamp is None and headers is None:
+                # The usual record, once for each that the job writes.
+                producer.produce(topic, value, key)
+            else:
+                producer.produce(topic, value, key, **_named(partition, timestamp, headers))
+            return
+        except BufferError:
+            producer.poll(0.05)
+
+
+def _named(partition: int | None, timestamp: int | None, headers: list[Header] | None) -> dict[str, Any]:
+    """What a record has beyond topic, value and key, as the client's arguments."""
     more: dict[str, Any] = {}
     if partition is not None:
         more["partition"] = partition
@@ -67,12 +81,7 @@ def send(producer: Any, record: OutRecord) -> None:
         more["timestamp"] = timestamp
     if headers is not None:
         more["headers"] = headers
-    while True:
-        try:
-            producer.produce(topic, value, key, **more)
-            return
-        except BufferError:
-            producer.poll(0.05)
+    return more
 
 
 class TransactionalProducer:
