@@ -36,7 +36,7 @@ test: lint types services
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-fast: venv
-	$(PYTEST) -m "not slow and not spark and not cluster and not service" $(ARGS)
+	$(PYTEST) -m "not slow and not thorough and not spark and not cluster and not service" $(ARGS)
 
 test-slow: services
 	$(PYTEST) -n 0 -m "slow" $(ARGS)

@@ -35,7 +35,10 @@ def state_after(seed: int, count: int) -> dict[str, tuple[Any, list[int], dict[s
     return model
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(3, marks=pytest.mark.thorough), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
+)
 @pytest.mark.parametrize("flavour", ["heap-forking", "rocksdb", "rocksdb-cramped"])
 def test_what_a_killed_process_published_restores_to_exactly_that_moment(
     flavour: str, kills: int, tmp_path: Path

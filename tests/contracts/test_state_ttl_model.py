@@ -170,7 +170,7 @@ CLEANUPS = {
 }
 
 
-@pytest.mark.parametrize("flavour", ["heap", "rocksdb-cramped"])
+@pytest.mark.parametrize("flavour", ["heap", pytest.param("rocksdb-cramped", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("cleanup", list(CLEANUPS))
 @pytest.mark.parametrize("update", [UpdateType.OnCreateAndWrite, UpdateType.OnReadAndWrite])
 def test_states_with_a_time_to_live_are_as_the_model_says(flavour: str, cleanup: str, update: UpdateType) -> None:

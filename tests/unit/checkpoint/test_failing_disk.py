@@ -110,7 +110,9 @@ def live(storage: FileSystemCheckpointStorage, made: Job) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("backend", ["heap", pytest.param("rocksdb", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", [pytest.param("heap", marks=pytest.mark.thorough), pytest.param("rocksdb", marks=pytest.mark.slow)]
+)
 def test_whichever_call_fails_complete_checkpoints_stay_whole_and_nothing_untyped_escapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
