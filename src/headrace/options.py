@@ -347,9 +347,9 @@ ROCKSDB_CACHE_ENTRIES = Option(
 ROCKSDB_DIRTY_LIMIT = Option(
     "state.backend.rocksdb.object-cache.dirty-limit",
     INTEGER,
-    10_000,
+    20_000,
     "Changed entries not yet in RocksDB; a barrier waits until they are written. While none comes, there may be up to "
-    "ten times as many.",
+    "twice as many.",
 )
 ROCKSDB_TIMERS = Option(
     "state.backend.rocksdb.timer-service.cache-size",

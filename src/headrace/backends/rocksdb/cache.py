@@ -14,8 +14,8 @@ written; it is written in slices, because a write holds the interpreter.
 While a checkpoint links the database's files in the background, nothing may be written to the database,
 or it would be part of the checkpoint: dirty then grows for a moment, up to a few times its bound.
 
-The longer ago the last barrier, the longer the next one may wait: the bound of dirty grows with the time since, to twice
-what it is at first. Windows and joins whose keys come back, or go away, within that time are then seldom written.
+The longer ago the last barrier, the longer the next one may wait: the bound of dirty grows with the time since, up to
+twofold. Windows and joins whose keys come back, or go away, within that time are then seldom written.
 """
 
 from __future__ import annotations
