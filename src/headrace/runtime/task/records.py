@@ -30,7 +30,7 @@ from headrace.state.keys import stored_form
 from headrace.state.plain_values import decode_plain
 from headrace.types.columns import batch_to_columns, batch_to_values, rows_to_batch, schema_of
 from headrace.types.information import TypeInformation
-from headrace.types.kinds import BasicType, RowType
+from headrace.types.kinds import BasicType, RowType, TupleType
 
 PICKLED: Final = 1
 COLUMNS: Final = 2
@@ -112,7 +112,7 @@ class EdgeCodec:
         if self._type is not None:
             for value in values:
                 self._type.check(value, self._where)
-            if self._value_schema is not None and not _is_plain(values):
+            if self._value_schema is not None and not _is_plain(values) and not _is_exact(self._type, values):
                 # What a typed edge carries does not depend on who made it: numpy numbers become Python's.
                 values = batch_to_values(self._type, rows_to_batch(self._type, values, self._value_schema))
         flags, body = _pack(keys, values, timestamps)
@@ -208,6 +208,28 @@ def _exact_classes(row_type: RowType | None) -> tuple[type, ...] | None:
         return None
     classes = [_EXACT.get(str(kind)) if isinstance(kind, BasicType) else None for kind in row_type.types]
     return tuple(c for c in classes if c is not None) if None not in classes else None
+
+
+def _is_exact(t: TypeInformation, values: Collection[Any]) -> bool:
+    """Whether values that fit the type would come out of a column of it as they are; looks at columns, not at values.
+
+    Of the user's own classes nothing is said: a column would leave behind what their objects hold beside the fields.
+    """
+    if not values:
+        return True
+    found = set(map(type, values))
+    rows: Iterable[tuple[Any, ...]]
+    match t:
+        case BasicType():
+            return found <= {_EXACT.get(str(t))}
+        case TupleType(types=types) if found <= _TUPLES:
+            rows = values
+        case RowType(types=types, constructor=None) if found <= {t.value_class}:
+            rows = map(t.take_apart(), values)
+        case _:
+            return False
+    columns = zip(types, zip(*rows, strict=True), strict=True)
+    return all(_is_exact(kind, [value for value in column if value is not None]) for kind, column in columns)
 
 
 def _pack(keys: list[Any] | None, values: list[Any], timestamps: list[int] | None) -> tuple[int, bytes]:

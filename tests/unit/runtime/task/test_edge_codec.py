@@ -172,6 +172,39 @@ def test_a_single_typed_value_does_not_depend_on_who_made_it() -> None:
     assert [(v, type(v)) for v in block.values] == [(1.5, float), (2.5, float)]
 
 
+MARKED = Types.TUPLE([Types.BYTE(), SENSOR, Types.DOUBLE()])
+TWO_SIDES = Types.TUPLE([Types.BYTE(), SENSOR, SENSOR])
+
+
+@pytest.mark.parametrize(
+    ("given_values", "come_out"),
+    [
+        ([(0, Row(id="a", reading=1.5), None), (1, None, 2.5)], [(0, ("a", 1.5), None), (1, None, 2.5)]),
+        ([(0, Row(id="a", reading=np.float64(1.5)), None)], [(0, ("a", 1.5), None)]),
+        ([(1, None, np.float64(2.5))], [(1, None, 2.5)]),
+        ([(0, Row(id="a", reading=3), None)], [(0, ("a", 3.0), None)]),
+        ([(np.int8(1), Row(id="a", reading=1.5), np.float64(0.5))], [(1, ("a", 1.5), 0.5)]),
+        ([(0, Row(id=None, reading=1.5), 7)], [(0, (None, 1.5), 7.0)]),
+        ([(0, SENSOR.make()(("a", 1.5)), None), (1, None, 2.5)], [(0, ("a", 1.5), None), (1, None, 2.5)]),
+        ([(0, SENSOR.make()(("a", 1.5)), None)] * 2, [(0, ("a", 1.5), None)] * 2),
+        ([(0, SENSOR.make()(("a", np.float64(1.5))), None)], [(0, ("a", 1.5), None)]),
+    ],
+)
+def test_rows_inside_tuples_are_rows_of_plain_values_on_the_other_side(
+    given_values: list[Any], come_out: list[Any]
+) -> None:
+    _, block = there_and_back(edge_of(MARKED), given_values)
+    found = [None if v is None else (v[0], None if v[1] is None else tuple(v[1]), v[2]) for v in block.values]
+    assert repr(found) == repr(come_out)
+    assert {type(v[1]) for v in block.values if v is not None} <= {SENSOR.value_class, type(None)}
+
+
+def test_a_side_that_is_empty_throughout_a_cell_travels_as_well() -> None:
+    row = SENSOR.make()(("a", 1.5))
+    _, block = there_and_back(edge_of(TWO_SIDES), [(1, None, row)] * 3)
+    assert block.values == [(1, None, row)] * 3
+
+
 def test_timestamps_of_numpy_are_whole_numbers_on_the_other_side() -> None:
     _, block = there_and_back(edge_of(), ["a"], None, [np.int64(5)])  # type: ignore[list-item]
     assert block.timestamps == [5]
