@@ -19,6 +19,7 @@ from headrace import (
     RestartStrategies,
     StreamExecutionEnvironment,
 )
+from headrace.checkpoint.storage.hdfs import HdfsCheckpointStorage
 from headrace.datastream.overrides import Overrides, overriding
 from headrace.errors import FencedError, JobOwnedError
 
@@ -29,7 +30,10 @@ def run(settings: dict[str, Any]) -> int:
     env.set_parallelism(settings.get("parallelism", 2))
     env.enable_checkpointing(settings.get("interval", 100))
     config = env.get_checkpoint_config()
-    config.set_checkpoint_storage(f"file://{directory}/checkpoints")
+    hdfs = settings.get("hdfs")
+    # On HDFS all state is to go to files, however small.
+    on_hdfs = None if hdfs is None else HdfsCheckpointStorage(hdfs, file_state_size_threshold=0)
+    config.set_checkpoint_storage(on_hdfs or f"file://{directory}/checkpoints")
     config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
     if settings.get("mode") == "unaligned":
         config.enable_unaligned_checkpoints()

@@ -30,7 +30,7 @@ def _version() -> str:
     return client.stem.removeprefix("hadoop-client-api-")
 
 
-def _cluster_jar() -> Path:
+def cluster_jar() -> Path:
     """Downloaded the first time; safe to call from several processes."""
     version = _version()
     artifact = f"org.apache.hadoop:hadoop-client-minicluster:{version}"
@@ -40,7 +40,7 @@ def _cluster_jar() -> Path:
 @contextmanager
 def running_hdfs() -> Iterator[str]:
     """Start it, wait until its name node and data node are up, and end it. Gives its URI."""
-    jars = [_cluster_jar(), *_JARS.glob("hadoop-client-*.jar"), *_JARS.glob("slf4j-api-*.jar")]
+    jars = [cluster_jar(), *_JARS.glob("hadoop-client-*.jar"), *_JARS.glob("slf4j-api-*.jar")]
     jars += [*_JARS.glob("log4j-*.jar"), *_JARS.glob("jcl-over-slf4j-*.jar"), *_JARS.glob("commons-logging-*.jar")]
     jars += _JARS.glob("snappy-java-*.jar")
     with tempfile.TemporaryDirectory(prefix="headrace-hdfs-") as folder:

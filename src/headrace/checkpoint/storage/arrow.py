@@ -1,9 +1,10 @@
-"""Checkpoints in any store of `pyarrow.fs`: HDFS, Google Cloud Storage, Azure; and the base of S3.
+"""Checkpoints in any store of `pyarrow.fs`: Google Cloud Storage, Azure; and the base of S3 and HDFS.
 
 The bulk of the state goes by `ArrowFileStore`. The driver's few small files need one thing that `pyarrow.fs` does not
 have: to create a file only if it is not there. Only the driver does that, so a way to do it can be given for a scheme
 by `register_exclusive_create`; without one the store is refused before anything is written. A plain "look, then
-write" would let two drivers own one job. For HDFS and Google's store a job registers Hadoop's, in the driver's JVM.
+write" would let two drivers own one job. For HDFS hdfs-native brings one; for Google's store, and for HDFS without that
+package, a job registers Hadoop's, in the driver's JVM.
 """
 
 from __future__ import annotations
@@ -149,8 +150,9 @@ class ArrowCheckpointStorage(CheckpointStorage):
             raise ConfigurationError(
                 f"Checkpoints cannot be published to {self.uri}: nothing is known that creates a file of a "
                 f"{self.scheme}: URI only if it is not there, and without it two drivers could own one job. A job "
-                "brings a way for hdfs:, viewfs: and gs:, by Spark's JVM, as long as it runs. Register one for another "
-                "store with headrace.checkpoint.storage.arrow.register_exclusive_create(), or use file: or s3: storage."
+                "brings a way for hdfs:, viewfs: and gs:, by Spark's JVM, as long as it runs; headrace[hdfs] brings "
+                "one for hdfs: and viewfs: that needs no JVM. Register one for another store with "
+                "headrace.checkpoint.storage.arrow.register_exclusive_create(), or use file: or s3: storage."
             )
         check_path(path)
         where = f"{self.uri}/{path}"
