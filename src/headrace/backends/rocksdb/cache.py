@@ -47,6 +47,8 @@ _MOST_STRETCH = 2
 """Some 40,000 entries by default, which a barrier writes in less than a tenth of a second."""
 _HEAVY_BYTES = 8 << 20
 BYTES_PER_ENTRY = 64
+LARGE_BYTES = 256
+"""What is longer counts with its size among changed entries: the barrier waits for bytes too, not for entries alone."""
 
 
 class CacheKeeper:

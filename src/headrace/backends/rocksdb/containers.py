@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from headrace.backends.elements import StateRules
-from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, CachedState, CacheKeeper
+from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, LARGE_BYTES, CachedState, CacheKeeper
 from headrace.backends.rocksdb.database import Family
 
 LARGE = 10_000
 """Collections of more elements are not cached."""
-_LARGE_BYTES = 1024
 
 
 class Collection(CachedState):
@@ -39,7 +38,7 @@ class Collection(CachedState):
             self._spill()
         if self._sized:
             size = sum(len(value) for value in values if value is not None)
-            if size > _LARGE_BYTES:
+            if size > LARGE_BYTES:
                 self._weigh(size)
             else:
                 self._keeper.loaded += size // BYTES_PER_ENTRY

@@ -10,16 +10,13 @@ from typing import Any
 
 from headrace.backends.elements import StateRules, reduce_function_of
 from headrace.backends.expiring import has_expired
-from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, MISSING, CachedState, CacheKeeper
+from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, LARGE_BYTES, MISSING, CachedState, CacheKeeper
 from headrace.backends.rocksdb.database import Family
 from headrace.backends.rocksdb.lists import RocksListState
 from headrace.backends.rocksdb.maps import RocksMapState
 from headrace.errors import JobDefinitionError
 from headrace.state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor, StateDescriptor
 from headrace.state.states import AggregatingState, ReducingState, ValueState
-
-_LARGE_BYTES = 1024
-"""Values above this count with their size, not as one entry like another."""
 
 
 class SingleState(CachedState):
@@ -138,7 +135,7 @@ class SizedValueState(RocksValueState):
         self._set(key, stored)
         if stored is not None:
             size = len(stored)
-            if size > _LARGE_BYTES:
+            if size > LARGE_BYTES:
                 self._weigh(size)
             else:
                 self._keeper.loaded += size // BYTES_PER_ENTRY
