@@ -36,6 +36,7 @@ INTERVALS_MS = (OFF, 10_000, 3_000, 1_000, 300)
 ROWS = 12_000_000
 KEYS = 100_000
 NAME = "checkpoint-interval"
+TITLE = "What a checkpoint interval costs and saves"
 HOME = Path(__file__).parent / "results"
 
 WIDTH, HEIGHT = 860, 400
@@ -175,8 +176,10 @@ def draw(points: Sequence[Point], rows: int) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         'font-family="system-ui, Helvetica, Arial, sans-serif" font-size="12">',
+        f"<title>{TITLE}</title>",
+        f"<desc>Speed against none, and seconds after a kill, by checkpoint interval; {subtitle}</desc>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        _text(LEFT, 26, "What a checkpoint interval costs and saves", INK, size=17, weight=600),
+        _text(LEFT, 26, TITLE, INK, size=17, weight=600),
         _text(LEFT, 46, subtitle, PALE),
         *plot.axes(),
         *plot.line([(at, plot.share(value)) for at, value in speed], COST),

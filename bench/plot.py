@@ -42,6 +42,8 @@ def _svg(title: str, x_title: str, y_title: str, series: Sequence[Series]) -> st
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
         'font-size="12">',
+        f"<title>{escape(title)}</title>",
+        f"<desc>{escape(f'{y_title}, against {x_title}: ' + ', '.join(s.name for s in series))}</desc>",
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{WIDTH / 2}" y="24" text-anchor="middle" font-size="14">{escape(title)}</text>',
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 16}" text-anchor="middle">{escape(x_title)}</text>',
