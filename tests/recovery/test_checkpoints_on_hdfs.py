@@ -19,7 +19,7 @@ from threading import Barrier, Event
 from typing import Any
 
 import pytest
-from hdfs import running_hdfs
+from hdfs import racing, running_hdfs
 from ledger import Ledger, LedgerSink
 from programs import Program
 
@@ -116,30 +116,12 @@ for line in sys.stdin:
 
 @pytest.mark.slow
 def test_of_processes_that_race_exactly_one_wins(storage: CheckpointStorage, place: str) -> None:
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, place, str(me)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for me in range(3)
-    ]
-
-    def answers() -> list[str]:
-        return [racer.stdout.readline().strip() for racer in racers if racer.stdout is not None]
-
-    try:
-        assert answers() == ["ready"] * 3
+    with racing(RACER, [[place, str(me)] for me in range(3)]) as race:
         for number in range(ROUNDS):
             path = f"job-{number}/attempt-000001"
-            for racer in racers:
-                assert racer.stdin is not None
-                racer.stdin.write(f"{path}\n")
-                racer.stdin.flush()
-            found = answers()
+            found = race(path)
             assert sorted(found) == ["lost", "lost", "won"]
             assert storage.read(path) == str(found.index("won")).encode()
-    finally:
-        for racer in racers:
-            racer.communicate(timeout=120)
 
 
 def test_tasks_that_store_the_same_content_at_once_do_not_disturb_each_other(

@@ -6,9 +6,10 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,3 +69,32 @@ def _port(process: subprocess.Popen[bytes], details: Path, log: Path) -> int:
             break
         time.sleep(0.1)
     raise AssertionError(f"HDFS did not start: {log.read_text(errors='replace')[-2_000:]}")
+
+
+@contextmanager
+def racing(program: str, racers: list[list[str]]) -> Iterator[Callable[[str], list[str]]]:
+    """Processes of one Python program, ready to race: gives a function that hands all of them a line and gives the
+    answer of each. The program says `ready` first, then answers line by line until its input ends."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for words in racers
+    ]
+
+    def answers() -> list[str]:
+        return [process.stdout.readline().strip() for process in processes if process.stdout is not None]
+
+    def race(line: str) -> list[str]:
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{line}\n")
+            process.stdin.flush()
+        return answers()
+
+    try:
+        assert answers() == ["ready"] * len(processes)
+        yield race
+    finally:
+        for process in processes:
+            process.communicate(timeout=120)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +14,7 @@ import msgspec
 import pytest
 from golden_jobs import JOB, Publisher, Shape, expected_contents, job, restored
 from hadoop_handler import HdfsThroughTheJvm
-from hdfs import running_hdfs
+from hdfs import racing, running_hdfs
 
 from headrace.checkpoint.lease import Lease
 from headrace.checkpoint.storage.base import CheckpointStorage
@@ -120,18 +117,18 @@ def test_of_threads_that_race_for_a_file_of_hdfs_exactly_one_wins(hdfs_home: str
 
 
 RACER = """
-import json, sys
+import sys
 from headrace.runtime.spark.hadoop_files import create_exclusively, replace_whole
 from headrace.runtime.spark.session import obtain_session
 
 handle = obtain_session(None, 1, 1, "racer", None)
-print(json.dumps("ready"), flush=True)
+print("ready", flush=True)
 for line in sys.stdin:
     try:
         create_exclusively(line.strip(), sys.argv[1].encode())
-        print(json.dumps("won"), flush=True)
+        print("won", flush=True)
     except FileExistsError:
-        print(json.dumps("lost"), flush=True)
+        print("lost", flush=True)
 handle.stop()
 """
 
@@ -140,28 +137,12 @@ handle.stop()
 @pytest.mark.service
 @pytest.mark.timeout(400)
 def test_of_processes_that_race_for_a_file_of_hdfs_exactly_one_wins(hdfs_home: str, spark_slots: Any) -> None:
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(me)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for me in range(2)
-    ]
-    try:
-        for racer in racers:
-            assert racer.stdout is not None
-            assert json.loads(racer.stdout.readline()) == "ready"
+    with racing(RACER, [[str(me)] for me in range(2)]) as race:
         for number in range(ROUNDS):
             uri = f"{hdfs_home}/processes/job-{number}/attempt-000001"
-            for racer in racers:
-                assert racer.stdin is not None
-                racer.stdin.write(f"{uri}\n")
-                racer.stdin.flush()
-            answers = [json.loads(racer.stdout.readline()) for racer in racers if racer.stdout is not None]
-            assert sorted(answers) == ["lost", "won"]
-            assert contents(spark_slots, uri) == str(answers.index("won")).encode()
-    finally:
-        for racer in racers:
-            racer.communicate(timeout=120)
+            found = race(uri)
+            assert sorted(found) == ["lost", "won"]
+            assert contents(spark_slots, uri) == str(found.index("won")).encode()
 
 
 @pytest.mark.slow
