@@ -190,12 +190,14 @@ class RequestServer:
         sock.settimeout(REQUEST_TIMEOUT_S)
         connection = Connection(sock)
         try:
+            # Read even if it is refused: an asker cut off while it still writes sees a broken pipe, not the reason.
+            question = connection.receive()
             who = peer_uid(sock)
             if who is not None and who != self._owner:
                 text = f"This job belongs to user {self._owner}; user {who} may not ask it for anything."
                 _send(connection, Refused("PermissionError", text))
                 return
-            request = msgspec.msgpack.decode(connection.receive(), type=AnyRequest)
+            request = msgspec.msgpack.decode(question, type=AnyRequest)
             for reply in self._answer(request):
                 _send(connection, reply)
         except (ConnectionLost, msgspec.MsgspecError):

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,7 +18,10 @@ import msgspec
 import pytest
 
 from headrace.errors import ConfigurationError, JobControlError, SavepointError
+from headrace.runtime.control.wire import Connection
 from headrace.runtime.job.requests import (
+    AnyReply,
+    Refused,
     RequestServer,
     TakeSavepoint,
     control_directory,
@@ -158,6 +162,21 @@ def test_a_job_answers_its_own_user_only(serve: Any) -> None:
     with pytest.raises(JobControlError, match=f"user {os.geteuid()} may not ask"):
         stranger.take_savepoint()
     assert job.orders == []
+
+
+def test_a_stranger_who_asks_late_is_told_why_it_is_refused(serve: Any) -> None:
+    server = serve(PatientJob(), owner=os.geteuid() + 1)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with reachable(server.path) as address:
+        sock.connect(address)
+    # Long enough for the job to have looked at who is there.
+    time.sleep(0.2)
+    connection = Connection(sock)
+    connection.send(msgspec.msgpack.encode(TakeSavepoint()))
+    reply = msgspec.msgpack.decode(connection.receive(), type=AnyReply)
+    connection.close()
+    assert isinstance(reply, Refused)
+    assert "may not ask" in reply.message
 
 
 def test_the_directory_of_sockets_is_the_users_alone_whatever_the_umask(serve: Any, state_dir: Path) -> None:
