@@ -347,9 +347,9 @@ ROCKSDB_CACHE_ENTRIES = Option(
 ROCKSDB_DIRTY_LIMIT = Option(
     "state.backend.rocksdb.object-cache.dirty-limit",
     INTEGER,
-    20_000,
-    "Changed entries not yet in RocksDB; a barrier waits until they are written. While none comes, there may be up to "
-    "twice as many.",
+    200_000,
+    "Changed entries not yet in RocksDB, at most half of the object cache; at a barrier they are written beside the "
+    "stream. Of lists and maps, for which the barrier waits, a tenth.",
 )
 ROCKSDB_TIMERS = Option(
     "state.backend.rocksdb.timer-service.cache-size",

@@ -111,7 +111,8 @@ class Workshop:
         for backend in self.made:
             backend.close()
         for local in self.root.glob("local-*"):
-            assert list(local.iterdir()) == [], "a backend leaves its directory empty"
+            left = sorted(str(path.relative_to(local)) for path in local.rglob("*"))
+            assert not left, f"a backend leaves its directory empty, and not {left}"
 
 
 def at(backend: KeyedStateBackend, key: Any) -> None:

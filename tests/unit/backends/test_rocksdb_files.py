@@ -11,6 +11,7 @@ import pytest
 from backend_workshop import BY_ITEM, COUNT, LAST, SEEN, Workshop, at, contents
 
 from headrace.backends.rocksdb.backend import RocksDBBackend
+from headrace.backends.rocksdb.database import Database
 from headrace.backends.rocksdb.layout import after, prefix_for, split
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.errors import ConfigurationError, DamagedCheckpointError, StorageError
@@ -188,7 +189,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     backend.close()
 
 
-@pytest.mark.parametrize("wrong", [{"cache_entries": 0}, {"dirty_limit": -1}, {"cache_entries": 5, "dirty_limit": 6}])
+@pytest.mark.parametrize("wrong", [{"cache_entries": 0}, {"dirty_limit": -1}])
 def test_sizes_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError, match="RocksDBOptions"):
         RocksDBOptions(**wrong)  # type: ignore[arg-type]
@@ -200,3 +201,21 @@ def test_the_options_and_the_backend_do_not_import_rocksdict_before_it_is_used()
         "sys.exit('rocksdict' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_closed_backend_lets_go_of_its_database_though_its_states_are_still_held(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that stayed open would go on to write files into a directory that is being removed."""
+    backend = shop.backend()
+    state = backend.state(COUNT)
+    at(backend, "a")
+    state.update(1)
+    shop.snapshot(backend)
+    database = backend._opened().database
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.backends.rocksdb.backend.shutil.rmtree", lambda *args, **how: None)
+        backend.close()
+    Database(database.path, RocksDBOptions()).close()  # refused as long as somebody has it open
+    backend.close()
+    assert state.family is not None

@@ -17,14 +17,15 @@ from headrace.backends.rocksdb.layout import group_bounds, split, timers_family
 from headrace.backends.rocksdb.lists import RocksListState
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.backends.rocksdb.restore import DatabaseRestore, convert_family
-from headrace.backends.rocksdb.snapshot import CanonicalSnapshot, NativeSnapshot
+from headrace.backends.rocksdb.snapshot import CanonicalSnapshot, DatabaseSnapshot, NativeSnapshot
 from headrace.backends.rocksdb.sweep import RocksSweep
 from headrace.backends.rocksdb.timers import RocksTimerQueue
-from headrace.backends.snapshots import DOMAINS, label_of
+from headrace.backends.snapshots import DOMAINS, SnapshotLabel, label_of
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile, StateShape
 from headrace.errors import JobDefinitionError
 from headrace.state.backend import BackendContext, FileStore, KeyContext, KeyedStateBackend
 from headrace.state.descriptors import StateDescriptor
+from headrace.state.timers import FrozenTimers
 
 DATABASE = "db"
 
@@ -53,7 +54,7 @@ class RocksDBBackend(KeyedStateBackend):
         self._headless: set[str] = set()
         """List states that came from a release whose lists have no head; see `lists`."""
         self._timers: dict[str, RocksTimerQueue] = {domain: self._timer_queue(domain) for domain in DOMAINS}
-        self._writing: list[NativeSnapshot | CanonicalSnapshot] = []
+        self._writing: list[DatabaseSnapshot] = []
         self._folders = count()
         self._uploaded: dict[int, dict[str, StateFile]] = {}
         """Table files of checkpoints that are written and not known to be complete, by checkpoint."""
@@ -136,48 +137,49 @@ class RocksDBBackend(KeyedStateBackend):
                 before = key
                 yield key
 
-    def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> NativeSnapshot | CanonicalSnapshot:
+    def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> DatabaseSnapshot:
         keeper = self._opened()
-        keeper.write_all()  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
+        keeper.freeze()  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
         for queue in self._timers.values():
             queue.write()
-        database = keeper.database
-        max_parallelism = self._context.max_parallelism
-        label = label_of(self._context, checkpoint_id, list(self._shapes.values()))
-        timers = [self._timers[domain].freeze() for domain in DOMAINS]
-        spilled = {domain for domain, queue in self._timers.items() if queue.spilled}
-        work: NativeSnapshot | CanonicalSnapshot
-        if canonical:
-            views = [database.family(name).freeze() for name in self._shapes]
-            expiries = [self._expiries.get(name) for name in self._shapes]
-            horizons = [None if expiry is None else expiry.horizon() for expiry in expiries]
-            compression = self._options.compression
-            distant = [
-                database.family(timers_family(domain)).freeze() if domain in spilled else None for domain in DOMAINS
-            ]
-            work = CanonicalSnapshot(label, views, timers, max_parallelism, horizons, distant, compression=compression)
-        else:
-            folder = self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}"
-            known = self._complete if self._options.incremental else None
-            work = NativeSnapshot(
-                label,
-                folder,
-                timers,
-                self._next_positions(),
-                self._headed(),
-                max_parallelism,
-                known,
-                self._uploaded.__setitem__,
-                merge=self._options.merge_small_files,
-                with_timers=bool(spilled),
-            )
-            keeper.linked.clear()
-            threading.Thread(
-                target=work.link, args=(database, keeper.linked), name=f"link-{checkpoint_id}", daemon=True
-            ).start()
+        work = self._canonical(checkpoint_id) if canonical else self._native(checkpoint_id)
+        keeper.linked.clear()
+        threading.Thread(target=work.take, args=(keeper,), name=f"link-{checkpoint_id}", daemon=True).start()
         self._writing = [other for other in self._writing if not other.finished]
         self._writing.append(work)
         return work
+
+    def _canonical(self, checkpoint_id: int) -> DatabaseSnapshot:
+        expiries = [self._expiries.get(name) for name in self._shapes]
+        return CanonicalSnapshot(
+            self._label(checkpoint_id),
+            list(self._shapes),
+            self._frozen_timers(),
+            self._context.max_parallelism,
+            [None if expiry is None else expiry.horizon() for expiry in expiries],
+            [timers_family(domain) if self._timers[domain].spilled else None for domain in DOMAINS],
+            compression=self._options.compression,
+        )
+
+    def _native(self, checkpoint_id: int) -> DatabaseSnapshot:
+        return NativeSnapshot(
+            self._label(checkpoint_id),
+            self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}",
+            self._frozen_timers(),
+            self._next_positions(),
+            self._headed(),
+            self._context.max_parallelism,
+            self._complete if self._options.incremental else None,
+            self._uploaded.__setitem__,
+            merge=self._options.merge_small_files,
+            with_timers=any(queue.spilled for queue in self._timers.values()),
+        )
+
+    def _label(self, checkpoint_id: int) -> SnapshotLabel:
+        return label_of(self._context, checkpoint_id, list(self._shapes.values()))
+
+    def _frozen_timers(self) -> list[FrozenTimers]:
+        return [self._timers[domain].freeze() for domain in DOMAINS]
 
     def _next_positions(self) -> dict[str, int]:
         # States that were restored and never declared keep the positions they came with.

@@ -8,14 +8,18 @@ Each state has three dicts for its current namespace (and a dict of such dicts f
 
 What is changed is in young and dirty at once, so a generation can be dropped without looking at it, and
 no access keeps books about its recency. When young holds half of what the cache may hold, it becomes
-old and the old one is forgotten. Dirty is bounded apart from that, because the barrier waits until it is
-written; it is written in slices, because a write holds the interpreter.
+old and the old one is forgotten. Dirty is bounded apart from that; above the bound its oldest part is written, in
+slices, because a write holds the interpreter.
 
-While a checkpoint links the database's files in the background, nothing may be written to the database,
-or it would be part of the checkpoint: dirty then grows for a moment, up to a few times its bound.
+At a barrier, what a state calls dirty becomes *frozen*: it is read, but never changed, until another thread has written
+it (see `frozen`). The stream does not wait for that. It can be done where stored objects are never changed in place;
+collections and mutable accumulators are written by the barrier itself, so they may hold back much less.
 
-The longer ago the last barrier, the longer the next one may wait: the bound of dirty grows with the time since, up to
-twofold. Windows and joins whose keys come back, or go away, within that time are then seldom written.
+While a checkpoint brings frozen entries into the database and links its files, nothing else may be written there,
+or it would be part of the checkpoint: dirty then grows for a moment, beyond its bound.
+
+For what a barrier writes itself: the longer ago the last barrier, the longer the next one may wait. That bound grows
+with the time since, up to twofold: joins whose keys come back, or go away, within that time are seldom written.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from typing import Any, Final
 
 from headrace.backends.elements import StateRules, without_key
 from headrace.backends.rocksdb.database import Database, Family
+from headrace.backends.rocksdb.frozen import Spaces, write_frozen
 from headrace.backends.rocksdb.layout import prefix_for, prefixes_for
 from headrace.state.backend import KeyContext
 from headrace.state.states import State
@@ -39,10 +44,14 @@ VOID = b""
 SLICE = 4096
 """Keys written in one batch, in order of key: unordered ones take RocksDB five times as long."""
 
-_PATIENCE = 4
-"""How many times its bound dirty may grow while files are being linked."""
+_SPILL = 4 * SLICE
+"""Keys that leave dirty at once at most, so that records do not wait for long."""
+_PATIENCE = 2
+"""How many times its bound dirty may grow while files are being linked; twice that where the bound is small."""
+_WAITED_FOR = 10
+"""One in so many of the entries that may be dirty at all may be such that a barrier waits for them."""
 _STRETCH_EVERY_S = 2.0
-"""So long after a barrier the bound of dirty doubles."""
+"""So long after a barrier the bound of what it would wait for doubles."""
 _MOST_STRETCH = 2
 """Some 40,000 entries by default, which a barrier writes in less than a tenth of a second."""
 _HEAVY_BYTES = 8 << 20
@@ -58,6 +67,7 @@ class CacheKeeper:
         self, database: Database, max_parallelism: int, context: KeyContext, cache_entries: int, dirty_limit: int
     ):
         self.database = database
+        self.max_parallelism = max_parallelism
         self.prefix = prefix_for(max_parallelism)
         self.prefixes = prefixes_for(max_parallelism)
         self.context = context
@@ -66,9 +76,9 @@ class CacheKeeper:
         """Entries that entered the young generation, about; reset when generations change."""
         self.states: list[CachedState] = []
         self.linked = threading.Event()
-        """Set unless files are being linked in the background."""
+        """Set unless frozen entries are being written, or files linked, in the background."""
         self.linked.set()
-        self._dirty_limit = dirty_limit
+        self._dirty_limit = max(1, min(dirty_limit, cache_entries // 2))
         self._written_at = time.monotonic()
 
     def add(self, state: CachedState) -> None:
@@ -86,16 +96,35 @@ class CacheKeeper:
         """Bring the database up to date. Waits for files that are being linked."""
         self.linked.wait()
         for state in self.states:
-            while state.write_slice():
-                pass
-            state.stretch_dirty(1)
+            state.write_dirty()
+
+    def freeze(self) -> None:
+        """At a barrier, before `linked` is cleared: from now on entries wait for `write_frozen`, or are written."""
+        self.linked.wait()
+        for state in self.states:
+            if state.freezable:
+                state.freeze()
+            else:
+                state.write_dirty()
+                state.stretch_dirty(1)
         self._written_at = time.monotonic()
+        # What was set without being read entered unseen.
+        self.loaded = max(self.loaded, sum(state.young_count() for state in self.states))
+        if self.loaded > self.generation_size:
+            self.change_generations()
+
+    def write_frozen(self) -> None:
+        """Bring what was frozen into the database. On a thread of its own, while `linked` is cleared.
+
+        What could not be written (`StorageError`) stays frozen, and is dirty again once `linked` is set.
+        """
+        for state in self.states:
+            if state.freezable:
+                state.write_frozen()
 
     def stretch(self) -> int:
-        """How many times its bound dirty may hold now."""
-        stretch = 1 + int((time.monotonic() - self._written_at) / _STRETCH_EVERY_S)
-        most = max(1, 2 * self.generation_size // self._dirty_limit)
-        return min(stretch, most, _MOST_STRETCH)
+        """How many times its bound dirty may hold now, where a barrier waits for it."""
+        return min(1 + int((time.monotonic() - self._written_at) / _STRETCH_EVERY_S), _MOST_STRETCH)
 
 
 class CachedState(State):
@@ -109,6 +138,8 @@ class CachedState(State):
         "_dirty_elsewhere",
         "_dirty_spaces",
         "_from_bytes",
+        "_frozen",
+        "_frozen_spaces",
         "_get",
         "_heavy",
         "_keeper",
@@ -124,9 +155,10 @@ class CachedState(State):
         "_young",
         "_young_spaces",
         "family",
+        "freezable",
     )
 
-    def __init__(self, rules: StateRules, family: Family, keeper: CacheKeeper) -> None:
+    def __init__(self, rules: StateRules, family: Family, keeper: CacheKeeper, *, freezable: bool = False) -> None:
         self._rules = rules
         self._keeper = keeper
         self._context = keeper.context
@@ -143,6 +175,10 @@ class CachedState(State):
         self._young_spaces = {VOID: self._young}
         self._old_spaces = {VOID: self._old}
         self._dirty_spaces = {VOID: self._dirty}
+        self._frozen: dict[Any, Any] = {}
+        self._frozen_spaces: Spaces = {}
+        self.freezable = freezable
+        """Whether stored objects are never changed in place, so that they can be written beside the stream."""
         self._dirty_elsewhere = 0
         """Changed entries in other namespaces than the current one."""
         self._bound = SLICE
@@ -169,6 +205,7 @@ class CachedState(State):
         self._young = self._young_spaces.setdefault(namespace, {})
         self._old = self._old_spaces.get(namespace) or {}
         self._dirty = self._dirty_spaces.setdefault(namespace, {})
+        self._frozen = self._frozen_spaces.get(namespace) or {}
         self._dirty_elsewhere -= len(self._dirty)
         self._fit_room()
 
@@ -181,7 +218,8 @@ class CachedState(State):
         raise NotImplementedError
 
     def limit_dirty(self, limit: int) -> None:
-        self._bound = self._limit = limit
+        """Share in the entries that may be dirty."""
+        self._bound = self._limit = limit if self.freezable else max(1, limit // _WAITED_FOR)
         self._fit_room()
 
     def stretch_dirty(self, stretch: int) -> None:
@@ -225,23 +263,23 @@ class CachedState(State):
             if not linked.is_set() and self._heavy < _PATIENCE * _HEAVY_BYTES:
                 return
             linked.wait()
-            while self.write_slice():
-                pass
+            self.write_dirty()
 
     def _spill(self) -> None:
         """Dirty is above its bound: write its oldest part."""
         keeper = self._keeper
-        stretch = keeper.stretch()
-        if stretch * self._bound > self._limit:
+        if not self.freezable and (stretch := keeper.stretch()) * self._bound > self._limit:
             self.stretch_dirty(stretch)
             if self._dirty_total() <= self._limit:
                 return
-        if not keeper.linked.is_set() and self._dirty_total() < _PATIENCE * self._limit:
+        patience = _PATIENCE if self.freezable else 2 * _PATIENCE
+        if not keeper.linked.is_set() and self._dirty_total() < patience * self._limit:
             self._room += SLICE
             return
         keeper.linked.wait()
+        self._thaw()
         # Down to half: the more keys are written together, the closer they lie.
-        enough = self._limit // 2
+        enough = max(self._limit // 2, self._dirty_total() - _SPILL)
         written = 0
         while self._dirty_total() > enough and (step := self.write_slice()):
             written += step
@@ -249,9 +287,54 @@ class CachedState(State):
         if keeper.loaded > keeper.generation_size:
             keeper.change_generations()
 
+    def young_count(self) -> int:
+        """Keys in the young generation, over all namespaces."""
+        return sum(map(len, self._young_spaces.values()))
+
     def _blind(self, written: int) -> int:
         """What may be in young at least: values that were set without being read entered it uncounted."""
         return len(self._young) if len(self._young_spaces) == 1 else self._keeper.loaded + written
+
+    def freeze(self) -> None:
+        """What is dirty is frozen from now on."""
+        self._thaw()
+        namespace = self._namespace
+        if not self._dirty:
+            del self._dirty_spaces[namespace]
+        self._frozen_spaces, self._frozen = self._dirty_spaces, self._dirty
+        self._dirty = {}
+        self._dirty_spaces = {namespace: self._dirty}
+        self._dirty_elsewhere = self._heavy = 0
+        self._fit_room()
+
+    def write_frozen(self) -> int:
+        """Bring it into the database; how many bytes. Not called on the mailbox thread, which reads it meanwhile."""
+        keeper, spaces = self._keeper, self._frozen_spaces
+        written = write_frozen(keeper.database, self.family, spaces, self._to_bytes, keeper.max_parallelism)
+        # In this order: whoever still finds an entry in the dicts, finds the same in the database from now on.
+        self._frozen_spaces = {}
+        for changes in spaces.values():
+            changes.clear()
+        return written
+
+    def _thaw(self) -> None:
+        """What was frozen and could not be written is dirty again, as far as it was not changed since."""
+        spaces = self._frozen_spaces
+        if not spaces:
+            return
+        self._frozen_spaces, self._frozen = {}, {}
+        for namespace, changes in spaces.items():
+            dirty = self._dirty_spaces.setdefault(namespace, {})
+            for key, stored in changes.items():
+                dirty.setdefault(key, stored)
+        self._dirty_elsewhere = sum(map(len, self._dirty_spaces.values())) - len(self._dirty)
+        self._fit_room()
+
+    def write_dirty(self) -> None:
+        """Write all that is changed. `linked` must be set."""
+        self._thaw()
+        while self.write_slice():
+            pass
 
     def write_slice(self) -> int:
         """Write the oldest changed keys, of any namespace; how many there were. 0: nothing is dirty."""

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from headrace.backends.rocksdb.layout import FAMILY_PREFIX, NOT_A_STATE, TIMERS_PREFIX, after, family_of
 from headrace.backends.rocksdb.options import RocksDBOptions
 from headrace.errors import MissingDependencyError, StorageError
+
+TABLE_PREFIX = "table-"
+"""Begins the names of table files beside the database that it has not taken in yet."""
 
 _MB = 1 << 20
 
@@ -83,6 +88,17 @@ class Family:
         """A view that later writes do not change."""
         return FrozenFamily(self._dict.iter())
 
+    @contextmanager
+    def table(self) -> Iterator[Any]:
+        """A table file to fill, in order of key and with one entry at least; the family takes it in when that is done.
+
+        What is in it is newer than what the family had. If anything fails, the family has nothing of it.
+        """
+        with self._database.table() as (path, table):
+            yield table
+            table.finish()
+            self._dict.ingest_external_file([str(path)], self._database.ingestion)
+
     def delete_range(self, start: bytes, stop: bytes) -> None:
         """Hide all entries with start ≤ key < stop. Costs nothing now; compactions remove them later."""
         self._dict.delete_range(start, stop, self._database.write_options)
@@ -100,6 +116,8 @@ class Family:
 
     def close(self) -> None:
         self._dict.close()
+        # It holds on to the database, as states hold on to their family: open, it would still write files.
+        self.handle = None
 
 
 class Database:
@@ -112,6 +130,9 @@ class Database:
         self._settings = _settings(self._rocks, options)
         self.write_options = self._rocks.WriteOptions()
         self.write_options.disable_wal = True
+        self.ingestion = self._rocks.IngestExternalFileOptions()
+        self.ingestion.set_move_files(True)
+        self._tables = count()
         self.families: dict[str, Family] = {}
         """By state name; families that are no state's by names that no state has."""
         try:
@@ -155,6 +176,21 @@ class Database:
             self._root.write(batch, self.write_options)
         except Exception as error:
             raise StorageError(f"The RocksDB database at {self.path} refused to write: {error}") from error
+
+    @contextmanager
+    def table(self) -> Iterator[tuple[Path, Any]]:
+        """A table file beside the database, and what writes it. It is gone afterwards, if no family has taken it."""
+        path = self.path.with_name(f"{TABLE_PREFIX}{next(self._tables)}.sst")
+        try:
+            table = self._rocks.SstFileWriter(self._settings)
+            table.open(str(path))
+            yield path, table
+        except Exception as error:
+            raise StorageError(
+                f"The RocksDB database at {self.path} could not take a table file in: {error}"
+            ) from error
+        finally:
+            path.unlink(missing_ok=True)
 
     def bounds(self, stop: bytes) -> Any:
         """Read options that end a scan before `stop`: it spares a walk over deleted entries of the keys that follow."""

@@ -17,10 +17,12 @@ from headrace.state.states import AggregatingState, ReducingState
 class RocksFoldingState(states.SingleState, ReducingState[Any], AggregatingState[Any, Any]):
     """One value or accumulator per key, cached as the object it is."""
 
-    __slots__ = ("_begin", "_copy_of", "_go_on", "_merge", "_result")
+    __slots__ = ("_begin", "_copy_of", "_encoded", "_go_on", "_merge", "_result")
 
     def __init__(self, rules: StateRules, family: Family, keeper: CacheKeeper, folding: Folding) -> None:
         super().__init__(rules, family, keeper)
+        self._encoded = 0
+        """Bytes of values that were written beside the stream and do not count in the cache yet."""
         self._begin, self._go_on, self._merge = folding.begin, folding.go_on, folding.merge
         self._result, self._copy_of = folding.result, folding.copy_of
 
@@ -61,6 +63,15 @@ class RocksFoldingState(states.SingleState, ReducingState[Any], AggregatingState
                 before = self._stored()
                 self._set(key, moved if before is None else self._merge(before, moved))
         self.set_namespace(target)
+
+    def freeze(self) -> None:
+        self._keeper.loaded += self._encoded // BYTES_PER_ENTRY
+        self._encoded = 0
+        super().freeze()
+
+    def write_frozen(self) -> int:
+        self._encoded = super().write_frozen()
+        return self._encoded
 
     def _add_to(self, batch: Any, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:
         to_bytes = self._to_bytes

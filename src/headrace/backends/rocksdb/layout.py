@@ -17,9 +17,11 @@ Values are in the codec of the state. Timers have families of their own where th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from headrace.backends.table import groups_of
 from headrace.errors import DamagedCheckpointError, JobDefinitionError
@@ -42,6 +44,8 @@ _NAMESPACE = Struct(">H")
 _VOID = _NAMESPACE.pack(0)
 _FEW = 8
 """Below this, a column of keys costs more to set up than it saves: namespaces of session windows hold one key."""
+_COLUMN = 16_384
+"""Keys whose groups are reckoned at once, which holds the interpreter."""
 
 Prefix: TypeAlias = Callable[[Any, bytes], bytes]
 """The bytes under which all entries of a stored key and a namespace lie."""
@@ -84,6 +88,32 @@ def prefixes_for(max_parallelism: int) -> Callable[[list[Any], bytes], list[byte
         return [head(group, len(raw)) + raw + tail for group, raw in zip(groups, map(encode_key, keys), strict=True)]
 
     return prefixes
+
+
+def prefixes_by_group(
+    keys: list[Any], counts: dict[bytes, int], max_parallelism: int
+) -> Iterator[tuple[list[bytes], list[int]]]:
+    """`prefix_for` for many keys, one key group after another: the prefixes, and where their keys stand in `keys`.
+
+    `counts`: how many of the keys, in their order, are of which namespace.
+    """
+    groups = np.concatenate(
+        [groups_of(keys[start : start + _COLUMN], max_parallelism) for start in range(0, len(keys), _COLUMN)]
+    )
+    tails = [tail for namespace, count in counts.items() for tail in [_namespace(namespace)] * count]
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    for start, places in zip(starts.tolist(), np.split(order, starts[1:]), strict=True):
+        where = places.tolist()
+        raws = [encode_key(keys[place]) for place in where]
+        group = int(ordered[start])
+        heads = {size: _HEAD.pack(group, size) for size in set(map(len, raws))}
+        if len(heads) == len(counts) == 1:
+            (head,), tail = heads.values(), tails[0]
+            yield [head + raw + tail for raw in raws], where
+        else:
+            yield [heads[len(raw)] + raw + tails[place] for raw, place in zip(raws, where, strict=True)], where
 
 
 def _namespace(namespace: bytes) -> bytes:

@@ -2,9 +2,10 @@
 
 *Native* (`format = "rocksdb"`): the files of the database. Steps, numbered as in the code:
 
-    1  at the barrier: changed entries go from the cache into the database; timers are copied
-    2  on a thread of its own, at once: flush and hard-link the files into a folder beside the database;
-       until that is done nothing is written to the database, and processing goes on in the cache
+    1  at the barrier: changed entries of the cache are frozen, or go into the database; timers are copied
+    2  on a thread of its own, at once: frozen entries go into the database, which is flushed and its files hard-linked
+       into a folder beside it; until that is done nothing else is written to the database, and processing goes on in
+       the cache
     3  in the background: upload. Table files (.sst) never change, so one that the last completed checkpoint has
        is named again instead of uploaded again (by its local name, which is good for this open database only);
        see `upload`
@@ -13,13 +14,14 @@
 `files` holds the database's files in the order of `DatabaseDetails.names`, then, if there are timers in memory, one
 table of them in the canonical format. Timers beyond are in the database; see `timers`.
 
-*Canonical* (savepoints): the table format, read from a frozen view of each column family.
+*Canonical* (savepoints): the table format, read from a view of each column family; the views are taken in step 2.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from typing import Any
 import msgspec
 
 from headrace.backends.expiring import has_expired
+from headrace.backends.rocksdb.cache import CacheKeeper
 from headrace.backends.rocksdb.database import Database, FrozenFamily
 from headrace.backends.rocksdb.layout import GROUP, POSITION, split
 from headrace.backends.rocksdb.timers import rows_of_entries
@@ -60,7 +63,48 @@ class DatabaseDetails(msgspec.Struct, frozen=True):
     """List states of which every list has an element at position 0; others were written by releases before that."""
 
 
-class NativeSnapshot:
+class DatabaseSnapshot(ABC):
+    """Step 2, and what became of it."""
+
+    def __init__(self, label: SnapshotLabel) -> None:
+        self._label = label
+        self._cancelled = False
+        self._taken = threading.Event()
+        self._failure: StorageError | None = None
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether nothing of the database is held on to."""
+
+    def take(self, keeper: CacheKeeper) -> None:
+        """Step 2. Runs on a thread of its own; sets `keeper.linked` when the database may be written again."""
+        try:
+            keeper.write_frozen()
+            self._take(keeper.database)
+        except StorageError as error:
+            self._failure = error
+        finally:
+            keeper.linked.set()
+            self._taken.set()
+
+    def _wait(self) -> None:
+        """Until the database is taken; `StorageError` if it could not be."""
+        self._taken.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @abstractmethod
+    def _take(self, database: Database) -> None: ...
+
+    @abstractmethod
+    def write(self, store: FileStore) -> KeyedSnapshot: ...
+
+    @abstractmethod
+    def cancel(self) -> None: ...
+
+
+class NativeSnapshot(DatabaseSnapshot):
     """The files of the database as of the barrier."""
 
     def __init__(
@@ -79,7 +123,7 @@ class NativeSnapshot:
     ) -> None:
         """`known`: table files of the last completed checkpoint by local name; None: nothing is shared. `merge`: small
         files go into packs. `with_timers`: some are in the database."""
-        self._label = label
+        super().__init__(label)
         self._folder = folder
         self._timers = timers
         self._positions = positions
@@ -90,10 +134,7 @@ class NativeSnapshot:
         self._merge = merge
         self._version = WITH_TIMERS if with_timers else VERSION
         self._lock = threading.Lock()
-        self._linked = threading.Event()
-        self._failure: StorageError | None = None
         self._writing = False
-        self._cancelled = False
         self._removed = False
 
     @property
@@ -101,18 +142,14 @@ class NativeSnapshot:
         """Whether the folder of links is gone."""
         return self._removed
 
-    def link(self, database: Database, done: threading.Event) -> None:
-        """Step 2. Runs on a thread of its own; sets `done` when the database may be written again."""
-        try:
-            database.link(self._folder)
-        except StorageError as error:
-            self._failure = error
-        finally:
-            done.set()
-            with self._lock:
-                self._linked.set()
-                if self._cancelled and not self._writing:
-                    self._remove()
+    def take(self, keeper: CacheKeeper) -> None:
+        super().take(keeper)
+        with self._lock:
+            if self._cancelled and not self._writing:
+                self._remove()
+
+    def _take(self, database: Database) -> None:
+        database.link(self._folder)
 
     def write(self, store: FileStore) -> KeyedSnapshot:
         label = self._label
@@ -121,9 +158,7 @@ class NativeSnapshot:
                 raise cancelled(label)
             self._writing = True
         try:
-            self._linked.wait()
-            if self._failure is not None:
-                raise self._failure
+            self._wait()
             return self._upload(store)
         except OSError:
             # Closing the backend takes the links away under an upload that was cancelled.
@@ -161,7 +196,7 @@ class NativeSnapshot:
     def cancel(self) -> None:
         with self._lock:
             self._cancelled = True
-            if self._linked.is_set() and not self._writing:
+            if self._taken.is_set() and not self._writing:
                 self._remove()
 
     def _remove(self) -> None:
@@ -186,39 +221,46 @@ def _of_group(columns: list[dict[int, Rows]], first: int, group: int) -> Iterato
             yield state, found[group]
 
 
-class CanonicalSnapshot:
-    """A savepoint's table, read from views that were frozen at the barrier."""
+class CanonicalSnapshot(DatabaseSnapshot):
+    """A savepoint's table, read from frozen views of the column families."""
 
     def __init__(
         self,
         label: SnapshotLabel,
-        views: list[FrozenFamily],
+        states: list[str],
         timers: list[FrozenTimers],
         max_parallelism: int,
         horizons: list[bytes | None],
-        distant: list[FrozenFamily | None],
+        distant: list[str | None],
         *,
         compression: bool = False,
     ) -> None:
-        """`views` are frozen column families in the order of the label's shapes; so are `horizons`: where a state has
-        one, entries that expired by it are left out. `distant` are the timers that are not in memory, by domain."""
-        self._label = label
+        """`states` are families in the order of the label's shapes; so are `horizons`: where a state has one, entries
+        that expired by it are left out. `distant` are the families of timers that are not in memory, by domain."""
+        super().__init__(label)
         self._horizons = horizons
-        self._distant = distant
-        self._views = views
+        self._families = states, distant
+        self._views: list[FrozenFamily] = []
+        self._distant: list[FrozenFamily | None] = []
         self._compression = compression
         self._timers = timers
         self._max_parallelism = max_parallelism
-        self._cancelled = False
+        self._written = False
 
     @property
     def finished(self) -> bool:
-        return not self._views
+        return self._written
+
+    def _take(self, database: Database) -> None:
+        states, distant = self._families
+        self._views = [database.family(name).freeze() for name in states]
+        self._distant = [None if name is None else database.family(name).freeze() for name in distant]
 
     def write(self, store: FileStore) -> KeyedSnapshot:
         label = self._label
         writer = TableWriter(compression=self._compression)
         try:
+            self._wait()
             chunks = self._chunks(writer)
             first = next(chunks, None)
             files = () if first is None else (store.write(f"{label.file_name}.table", _joined(first, chunks)),)
@@ -227,6 +269,7 @@ class CanonicalSnapshot:
             # A view keeps old files of the database alive.
             self._views = []
             self._distant = []
+            self._written = True
 
     def _chunks(self, writer: TableWriter) -> Iterator[bytes]:
         columns = [rows_of_timers(frozen, self._max_parallelism) for frozen in self._timers]

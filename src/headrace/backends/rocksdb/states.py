@@ -24,6 +24,9 @@ class SingleState(CachedState):
 
     __slots__ = ()
 
+    def __init__(self, rules: StateRules, family: Family, keeper: CacheKeeper) -> None:
+        super().__init__(rules, family, keeper, freezable=not rules.elements.lent)
+
     def clear(self) -> None:
         self._set(self._key(), None)
 
@@ -42,13 +45,15 @@ class SingleState(CachedState):
         return self._load(self._context.key) if value is MISSING else value
 
     def _load(self, key: Any) -> Any:
-        """The stored value of a key that is not in young: from old, from dirty, from the database."""
+        """The stored value of a key that is not in young: from old, from dirty, from frozen, from the database."""
         if key is None:
             key = self._key()  # raises
         weight = 0
         stored = self._old.get(key, MISSING)
         if stored is MISSING:
             stored = self._dirty.get(key, MISSING)
+            if stored is MISSING:
+                stored = self._frozen.get(key, MISSING)
             if stored is MISSING:
                 raw = self._get(self._prefix(key, self._namespace))
                 if raw is None:
