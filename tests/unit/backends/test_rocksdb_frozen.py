@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from backend_workshop import BAG, COUNT, FLAVOURS, LAST, SEEN, TOTAL, Workshop, at, contents
 from hypothesis import given, settings
@@ -17,7 +18,10 @@ from headrace.backends.rocksdb.backend import RocksDBBackend
 from headrace.backends.rocksdb.database import Family
 from headrace.backends.rocksdb.layout import prefix_for, prefixes_by_group
 from headrace.backends.rocksdb.options import RocksDBOptions
+from headrace.backends.rocksdb.snapshot import WITH_CHANGES
+from headrace.checkpoint.handles import KeyedSnapshot
 from headrace.errors import StorageError
+from headrace.state.key_groups import group_range, key_group
 from headrace.state.keys import stored_form
 
 SMALL = RocksDBOptions(cache_entries=8, dirty_limit=4)
@@ -143,24 +147,106 @@ def test_windows_are_frozen_each_in_its_namespace(shop: Workshop, gate: Gate, sm
     assert now == {b"w1": {"a": 99}, b"w2": {"a": 99}, b"w3": {"a": 99}, b"": {"a": 0}}
 
 
+@pytest.mark.parametrize("resting", [False, True])
 def test_what_could_not_be_written_is_still_there_and_the_next_checkpoint_has_it(
-    shop: Workshop, gate: Gate, small: None
+    shop: Workshop, gate: Gate, small: None, resting: bool
 ) -> None:
     backend = shop.backend()
     put(backend, {"a": 1, "b": 2, "c": 3})
     shop.snapshot(backend, 1)
-    put(backend, {"a": 10, "b": None})
+    put(backend, {"a": 5, "b": 6, "x": 7} if resting else {})
+    assert _is_kept(shop.snapshot(backend, 2)) is resting
+    put(backend, {"b": None, "d": 4})
     gate.refuses = True
-    work = backend.snapshot(2)
-    put(backend, {"a": 100, "d": 4})
+    work = backend.snapshot(3)
+    put(backend, {"c": 100, "e": 5})
     with pytest.raises(StorageError, match="no space left for a table file"):
         work.write(shop.store)
     # More than may be dirty, so that some of it is written while what was frozen is not.
     put(backend, {n: n for n in range(20)})
-    assert read(backend, ["a", "b", "c", "d", 7]) == {"a": 100, "b": None, "c": 3, "d": 4, 7: 7}
+    put(backend, {"d": 40})
+    empty_cache(backend)
+    expected = {"a": 5 if resting else 1, "c": 100, "d": 40, "e": 5, **({"x": 7} if resting else {})}
+    expected.update({n: n for n in range(20)})
+    assert read(backend, [*expected, "b"]) == {**expected, "b": None}
     gate.refuses = False
-    expected = {"a": 100, "c": 3, "d": 4, **{n: n for n in range(20)}}
-    assert contents(shop.restored(shop.snapshot(backend, 3)), *_shown(shop)) == expected
+    assert contents(shop.restored(shop.snapshot(backend, 4)), *_shown(shop)) == expected
+    assert contents(backend, backend.state(COUNT), "count") == expected
+
+
+def _is_kept(snapshot: KeyedSnapshot) -> bool:
+    """Whether changed entries were saved beside the database."""
+    return bool(msgspec.msgpack.decode(snapshot.details)["version"] == WITH_CHANGES)
+
+
+def test_what_changes_before_every_barrier_is_saved_beside_the_database(shop: Workshop, small: None) -> None:
+    backend = shop.backend()
+    state = backend.state(COUNT)
+    taken = []
+    for number in range(1, 6):
+        state.set_namespace(b"w")
+        put(backend, {"a": number, "b": 10 * number})
+        state.set_namespace(b"")
+        put(backend, {"c": None if number == 4 else number})
+        taken.append(shop.snapshot(backend, number))
+    assert [_is_kept(snapshot) for snapshot in taken] == [False, True, True, True, True]
+    found = []
+    for snapshot in taken:
+        restored = shop.restored(snapshot)
+        state = restored.state(COUNT)
+        found.append((contents(restored, state, "count", b"w"), contents(restored, state, "count")))
+    assert found == [({"a": n, "b": 10 * n}, {} if n == 4 else {"c": n}) for n in range(1, 6)]
+    # The files of the database are those of the first: nothing was written to it since.
+    shared = [{file.path for file in snapshot.files if file.shared} for snapshot in taken]
+    assert all(files == shared[0] for files in shared)
+
+
+def test_what_changes_no_longer_moves_into_the_database(shop: Workshop, small: None) -> None:
+    backend = shop.backend()
+    for number in (1, 2):
+        put(backend, {"a": number, "b": number, "c": number})
+        shop.snapshot(backend, number)
+    assert _is_kept(shop.snapshot(backend, 3)) is False
+    empty_cache(backend)
+    assert read(backend, ["a", "b", "c"]) == {"a": 2, "b": 2, "c": 2}
+    assert contents(shop.restored(shop.snapshot(backend, 4)), *_shown(shop)) == {"a": 2, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("flavour", ["rocksdb", "heap"])
+def test_changes_beside_the_database_are_rescaled_with_it_on_either_backend(
+    shop: Workshop, parallelism: int, flavour: str
+) -> None:
+    snapshots, model = [], {}
+    for subtask in range(2):
+        backend = shop.backend(subtask, 2)
+        own = [n for n in range(200) if key_group(n, 16) in group_range(subtask, 2, 16)]
+        put(backend, {n: -n for n in own})
+        shop.snapshot(backend, 1)
+        put(backend, {n: None if n % 7 == 0 else n for n in own[10:]})
+        snapshots.append(shop.snapshot(backend, 2))
+        assert _is_kept(snapshots[-1])
+        model.update({n: -n for n in own[:10]} | {n: n for n in own[10:] if n % 7})
+    found: dict[Any, Any] = {}
+    for subtask in range(parallelism):
+        groups = group_range(subtask, parallelism, 16)
+        wanted = [s for s in snapshots if s.first_group < groups.stop and s.last_group >= groups.start]
+        restored = shop.restored(*wanted, subtask=subtask, parallelism=parallelism, flavour=flavour)
+        part = contents(restored, restored.state(COUNT), "count")
+        assert not part.keys() & found.keys()
+        found |= part
+    assert found == model
+
+
+def test_a_savepoint_has_what_was_saved_beside_the_database(shop: Workshop, small: None) -> None:
+    backend = shop.backend()
+    for number in range(1, 4):
+        put(backend, {"a": number, "b": number})
+        shop.snapshot(backend, number)
+    put(backend, {"b": 9})
+    savepoint = shop.snapshot(backend, 4, canonical=True)
+    assert contents(shop.restored(savepoint), *_shown(shop)) == {"a": 3, "b": 9}
+    assert contents(shop.restored(shop.snapshot(backend, 5)), *_shown(shop)) == {"a": 3, "b": 9}
 
 
 def test_one_barrier_freezes_while_the_next_waits_for_it(shop: Workshop, gate: Gate, small: None) -> None:

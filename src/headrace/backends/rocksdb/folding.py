@@ -10,6 +10,7 @@ from headrace.backends.folding import Folding, folding_of, is_folding
 from headrace.backends.rocksdb import states
 from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, MISSING, CachedState, CacheKeeper
 from headrace.backends.rocksdb.database import Family
+from headrace.backends.rocksdb.frozen import Spaces
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.states import AggregatingState, ReducingState
 
@@ -69,8 +70,12 @@ class RocksFoldingState(states.SingleState, ReducingState[Any], AggregatingState
         self._encoded = 0
         super().freeze()
 
-    def write_frozen(self) -> int:
-        self._encoded = super().write_frozen()
+    def settle(self, *, keep: bool) -> None:
+        # Never kept: what they weigh is known when they are written.
+        super().settle(keep=False)
+
+    def _write(self, spaces: Spaces) -> int:
+        self._encoded = super()._write(spaces)
         return self._encoded
 
     def _add_to(self, batch: Any, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:

@@ -33,7 +33,7 @@ from headrace.backends.rocksdb.layout import (
     timers_family,
 )
 from headrace.backends.rocksdb.options import RocksDBOptions
-from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, WITH_TIMERS, DatabaseDetails, rows_of
+from headrace.backends.rocksdb.snapshot import FORMAT, VERSION, WITH_CHANGES, WITH_TIMERS, DatabaseDetails, rows_of
 from headrace.backends.rocksdb.timers import decode_timer, encoder_for
 from headrace.backends.snapshots import DOMAINS
 from headrace.backends.table import FORMAT as TABLE
@@ -113,8 +113,13 @@ class DatabaseRestore:
         details = self._fetch(snapshot, self._path)
         self.positions.update(details.positions)
         self._take_heads(snapshot, details)
-        self._take_timers(snapshot, details)
-        return self._open(self._path, read_only=False)
+        database = self._open(self._path)
+        try:
+            self._take_memory(snapshot, details, database)
+        except BaseException:
+            database.close()
+            raise
+        return database
 
     def _clip(self, database: Database, snapshot: KeyedSnapshot) -> None:
         """Hide what a database taken over as a whole holds of other subtasks' key groups."""
@@ -131,7 +136,6 @@ class DatabaseRestore:
             for state, position in details.positions.items():
                 self.positions[state] = max(position, self.positions.get(state, 0))
             self._take_heads(snapshot, details)
-            self._take_timers(snapshot, details)
             source = self._open(folder, read_only=True)
             try:
                 start, stop = group_bounds(_common(snapshot, self._context.key_groups))
@@ -139,6 +143,7 @@ class DatabaseRestore:
                     _copy(database, database.family(name), family.scan(start, stop))
             finally:
                 source.close()
+            self._take_memory(snapshot, details, database)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -200,11 +205,11 @@ class DatabaseRestore:
                 f'The file list of operator "{self._context.uid}" cannot be decoded ({error}). '
                 "Restore from another checkpoint."
             ) from error
-        if details.version not in (VERSION, WITH_TIMERS):
+        if details.version not in (VERSION, WITH_TIMERS, WITH_CHANGES):
             raise UnsupportedFormatError(
                 f'RocksDB state of operator "{self._context.uid}" has format version {details.version}; this release '
-                f"of Headrace reads versions {VERSION} to {WITH_TIMERS}. Restore it with the release that wrote it, or "
-                "a newer one."
+                f"of Headrace reads versions {VERSION} to {WITH_CHANGES}. Restore it with the release that wrote it, "
+                "or a newer one."
             )
         if len(snapshot.files) != len(details.names) + bool(details.timers):
             raise DamagedCheckpointError(
@@ -233,14 +238,27 @@ class DatabaseRestore:
         lists = {shape.name for shape in snapshot.shapes if shape.kind == "list"}
         self.headless.update(lists.difference(details.headed))
 
-    def _take_timers(self, snapshot: KeyedSnapshot, details: DatabaseDetails) -> None:
+    def _take_memory(self, snapshot: KeyedSnapshot, details: DatabaseDetails, database: Database) -> None:
+        """Keep the timers, and bring changed entries into the database, which has older ones or none."""
         if not details.timers:
             return
         file: StateFile = snapshot.files[-1]
         shapes = snapshot.shapes
         groups = self._context.key_groups
         for _, state, rows in read_table(file, details.timers, len(shapes), self._store, groups):
-            self._timers.setdefault(shapes[state].name, []).extend(timers_of_rows(rows))
+            shape = shapes[state]
+            if shape.kind == "timers":
+                self._timers.setdefault(shape.name, []).extend(timers_of_rows(rows))
+            elif rows.values is None:
+                self._remove(rows, database, database.family(shape.name))
+            else:
+                _copy(database, database.family(shape.name), self._entries(rows, shape))
+
+    def _remove(self, rows: Rows, database: Database, family: Family) -> None:
+        batch = database.batch(family)
+        for key, namespace in zip(rows.keys, rows.namespaces or [b""] * len(rows.keys), strict=True):
+            batch.delete(self._prefix(key, namespace))
+        database.write(batch)
 
     def _take_rows_of_timers(self, domain: str, rows: Rows, database: Database) -> None:
         """Keep them, and put them into the database when they have become more than memory should hold."""
@@ -251,7 +269,7 @@ class DatabaseRestore:
             _copy(database, database.family(timers_family(domain)), ((raw, b"") for raw in encoded))
             waiting.clear()
 
-    def _open(self, folder: Path, *, read_only: bool) -> Database:
+    def _open(self, folder: Path, *, read_only: bool = False) -> Database:
         try:
             return Database(folder, self._options, read_only=read_only)
         except StorageError as error:
@@ -270,11 +288,12 @@ def native_rows(
     """
     restore = DatabaseRestore(context, RocksDBOptions(), folder, store)
     try:
-        restore._take_timers(snapshot, restore._fetch(snapshot, folder))
-        for domain, found in restore._timers.items():
-            timers.setdefault(domain, []).extend(found)
-        database = restore._open(folder, read_only=True)
+        details = restore._fetch(snapshot, folder)
+        database = restore._open(folder)
         try:
+            restore._take_memory(snapshot, details, database)
+            for domain, found in restore._timers.items():
+                timers.setdefault(domain, []).extend(found)
             start, stop = group_bounds(_common(snapshot, context.key_groups))
             for domain in DOMAINS:
                 if timers_family(domain) in database.families:

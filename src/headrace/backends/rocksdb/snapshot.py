@@ -3,16 +3,17 @@
 *Native* (`format = "rocksdb"`): the files of the database. Steps, numbered as in the code:
 
     1  at the barrier: changed entries of the cache are frozen, or go into the database; timers are copied
-    2  on a thread of its own, at once: frozen entries go into the database, which is flushed and its files hard-linked
-       into a folder beside it; until that is done nothing else is written to the database, and processing goes on in
-       the cache
+    2  on a thread of its own, at once: frozen entries that are not hot go into the database, which is flushed and its
+       files hard-linked into a folder beside it; until that is done nothing else is written to the database, and
+       processing goes on in the cache
     3  in the background: upload. Table files (.sst) never change, so one that the last completed checkpoint has
        is named again instead of uploaded again (by its local name, which is good for this open database only);
        see `upload`
     4  the folder of links is removed, also when the checkpoint is aborted
 
-`files` holds the database's files in the order of `DatabaseDetails.names`, then, if there are timers in memory, one
-table of them in the canonical format. Timers beyond are in the database; see `timers`.
+`files` holds the database's files in the order of `DatabaseDetails.names`, then, if there is anything in memory that is
+not in them, one table of it in the canonical format: hot entries (see `frozen`) and timers (those beyond are in the
+database, see `timers`).
 
 *Canonical* (savepoints): the table format, read from a view of each column family; the views are taken in step 2.
 """
@@ -24,13 +25,14 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from headrace.backends.expiring import has_expired
 from headrace.backends.rocksdb.cache import CacheKeeper
 from headrace.backends.rocksdb.database import Database, FrozenFamily
+from headrace.backends.rocksdb.frozen import KeptChanges
 from headrace.backends.rocksdb.layout import GROUP, POSITION, split
 from headrace.backends.rocksdb.timers import rows_of_entries
 from headrace.backends.rocksdb.upload import DatabaseUpload
@@ -45,6 +47,8 @@ FORMAT = "rocksdb"
 VERSION = 1
 WITH_TIMERS = 2
 """The version of snapshots with timers in the database, which earlier releases would leave there unread."""
+WITH_CHANGES = 3
+"""The version of snapshots with changes beside the database."""
 
 _ROWS = 4096
 
@@ -58,7 +62,8 @@ class DatabaseDetails(msgspec.Struct, frozen=True):
     positions: dict[str, int]
     """By list state: the number that the next element gets."""
     timers: bytes = b""
-    """Index of the table of timers, the last of the files; empty if there is none."""
+    """Index of the table of what was in memory, the last of the files; empty if there is none. It has timers, and
+    changed entries (rows without values: entries that are gone), which are newer than those of the database."""
     headed: tuple[str, ...] = ()
     """List states of which every list has an element at position 0; others were written by releases before that."""
 
@@ -66,11 +71,15 @@ class DatabaseDetails(msgspec.Struct, frozen=True):
 class DatabaseSnapshot(ABC):
     """Step 2, and what became of it."""
 
+    KEEPS_HOT: ClassVar = False
+    """Whether hot entries may be saved beside the database."""
+
     def __init__(self, label: SnapshotLabel) -> None:
         self._label = label
         self._cancelled = False
         self._taken = threading.Event()
         self._failure: StorageError | None = None
+        self._kept: list[KeptChanges] = []
 
     @property
     @abstractmethod
@@ -80,7 +89,7 @@ class DatabaseSnapshot(ABC):
     def take(self, keeper: CacheKeeper) -> None:
         """Step 2. Runs on a thread of its own; sets `keeper.linked` when the database may be written again."""
         try:
-            keeper.write_frozen()
+            self._kept = keeper.settle(keep=self.KEEPS_HOT)
             self._take(keeper.database)
         except StorageError as error:
             self._failure = error
@@ -105,7 +114,9 @@ class DatabaseSnapshot(ABC):
 
 
 class NativeSnapshot(DatabaseSnapshot):
-    """The files of the database as of the barrier."""
+    """The files of the database as of the barrier, and what of its state was in memory."""
+
+    KEEPS_HOT = True
 
     def __init__(
         self,
@@ -178,11 +189,12 @@ class NativeSnapshot(DatabaseSnapshot):
         found = upload.run(self._folder)
         files = list(found.values())
         writer = TableWriter()
-        chunks = list(_timer_chunks(writer, label, self._timers, self._max_parallelism))
+        chunks = list(_memory_chunks(writer, label, self._kept, self._timers, self._max_parallelism))
         if chunks:
-            files.append(store.write(f"{label.file_name}-timers", chunks))
+            files.append(store.write(f"{label.file_name}-memory", chunks))
         index = writer.index() if chunks else b""
-        details = DatabaseDetails(self._version, tuple(found), self._positions, index, self._headed)
+        version = WITH_CHANGES if self._kept else self._version
+        details = DatabaseDetails(version, tuple(found), self._positions, index, self._headed)
         self._remember(label.checkpoint_id, {name: file for name, file in found.items() if upload.is_shared(name)})
         groups = label.groups
         return KeyedSnapshot(
@@ -205,20 +217,21 @@ class NativeSnapshot(DatabaseSnapshot):
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _timer_chunks(
-    writer: TableWriter, label: SnapshotLabel, timers: list[FrozenTimers], max_parallelism: int
+def _memory_chunks(
+    writer: TableWriter,
+    label: SnapshotLabel,
+    kept: list[KeptChanges],
+    timers: list[FrozenTimers],
+    max_parallelism: int,
 ) -> Iterator[bytes]:
-    """A table of the timers alone; their states are the last of the shapes, as in a table of everything."""
-    first = len(label.shapes) - len(timers)
-    columns = [rows_of_timers(frozen, max_parallelism) for frozen in timers]
+    """A table of changed entries and of timers, with the states' numbers as in a table of everything."""
+    numbers = {shape.name: number for number, shape in enumerate(label.shapes) if shape.kind != "timers"}
+    columns = {numbers[changes.state]: changes.rows(max_parallelism) for changes in kept}
+    for state, frozen in enumerate(timers, len(label.shapes) - len(timers)):
+        columns[state] = {group: [rows] for group, rows in rows_of_timers(frozen, max_parallelism).items()}
     for group in label.groups:
-        yield from writer.group(group, _of_group(columns, first, group))
-
-
-def _of_group(columns: list[dict[int, Rows]], first: int, group: int) -> Iterator[tuple[int, Rows]]:
-    for state, found in enumerate(columns, first):
-        if group in found:
-            yield state, found[group]
+        states = ((state, rows) for state in sorted(columns) for rows in columns[state].get(group, ()))
+        yield from writer.group(group, states)
 
 
 class CanonicalSnapshot(DatabaseSnapshot):

@@ -45,7 +45,7 @@ class SingleState(CachedState):
         return self._load(self._context.key) if value is MISSING else value
 
     def _load(self, key: Any) -> Any:
-        """The stored value of a key that is not in young: from old, from dirty, from frozen, from the database."""
+        """The stored value of a key that is not in young: from the cache, or from the database."""
         if key is None:
             key = self._key()  # raises
         weight = 0
@@ -54,6 +54,8 @@ class SingleState(CachedState):
             stored = self._dirty.get(key, MISSING)
             if stored is MISSING:
                 stored = self._frozen.get(key, MISSING)
+                if stored is MISSING:
+                    stored = self._resting.get(key, MISSING)
             if stored is MISSING:
                 raw = self._get(self._prefix(key, self._namespace))
                 if raw is None:

@@ -106,7 +106,7 @@ class RocksSweep:
         """Step 3, if it can be done now; else at a later slice."""
         if not self._keeper.linked.is_set() or (self._compaction is not None and self._compaction.is_alive()):
             return
-        self._state.write_dirty()
+        self._state.write_everything()
         family, ranges, self._sparse = self._state.family, self._sparse, []
 
         def compact() -> None:
