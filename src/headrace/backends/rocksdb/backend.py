@@ -13,6 +13,7 @@ from headrace.backends.expiring import Expiry, expiring, no_cleanup
 from headrace.backends.rocksdb.cache import CachedState, CacheKeeper
 from headrace.backends.rocksdb.database import Database, load_rocksdict
 from headrace.backends.rocksdb.folding import make_state
+from headrace.backends.rocksdb.frozen import KeptChanges
 from headrace.backends.rocksdb.layout import group_bounds, split, timers_family
 from headrace.backends.rocksdb.lists import RocksListState
 from headrace.backends.rocksdb.options import RocksDBOptions
@@ -139,10 +140,12 @@ class RocksDBBackend(KeyedStateBackend):
 
     def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> DatabaseSnapshot:
         keeper = self._opened()
-        keeper.freeze()  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
+        kept = keeper.freeze(
+            keep=not canonical
+        )  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
         for queue in self._timers.values():
             queue.write()
-        work = self._canonical(checkpoint_id) if canonical else self._native(checkpoint_id)
+        work = self._canonical(checkpoint_id) if canonical else self._native(checkpoint_id, kept)
         keeper.linked.clear()
         threading.Thread(target=work.take, args=(keeper,), name=f"link-{checkpoint_id}", daemon=True).start()
         self._writing = [other for other in self._writing if not other.finished]
@@ -161,10 +164,11 @@ class RocksDBBackend(KeyedStateBackend):
             compression=self._options.compression,
         )
 
-    def _native(self, checkpoint_id: int) -> DatabaseSnapshot:
+    def _native(self, checkpoint_id: int, kept: list[KeptChanges]) -> DatabaseSnapshot:
         return NativeSnapshot(
             self._label(checkpoint_id),
             self._context.local_dir / f"links-{checkpoint_id}-{next(self._folders)}",
+            kept,
             self._frozen_timers(),
             self._next_positions(),
             self._headed(),

@@ -11,11 +11,10 @@ no access keeps books about its recency. When young holds half of what the cache
 old and the old one is forgotten. Dirty is bounded apart from that; above the bound its oldest part is written, in
 slices, because a write holds the interpreter.
 
-At a barrier, what a state calls dirty becomes *frozen*: it is read, but never changed, until another thread has
-settled it (see `frozen`), in the database or, if it is hot, in the checkpoint alone. Then it stays frozen until the
-next barrier, and is *resting* while that one is settled. The stream does not wait for it. This can be done where stored
-objects are never changed in place; collections and mutable accumulators are written by the barrier itself, so they may
-hold back much less.
+At a barrier, what a state calls dirty becomes *frozen*: it is read, but never changed, until another thread has brought
+it into the database (see `frozen`). The stream does not wait for that. It can be done where stored objects are never
+changed in place; collections and mutable accumulators are written by the barrier itself, so they may hold back much
+less. Where most of it is *hot*, that is changes before every barrier, it stays dirty, and the checkpoint gets a copy.
 
 While a checkpoint brings frozen entries into the database and links its files, nothing else may be written there,
 or it would be part of the checkpoint: dirty then grows for a moment, beyond its bound.
@@ -34,7 +33,7 @@ from typing import Any, Final
 
 from headrace.backends.elements import StateRules, without_key
 from headrace.backends.rocksdb.database import Database, Family
-from headrace.backends.rocksdb.frozen import Heat, KeptChanges, Spaces, merged, without, write_frozen
+from headrace.backends.rocksdb.frozen import KeptChanges, Sample, Spaces, write_frozen
 from headrace.backends.rocksdb.layout import prefix_for, prefixes_for
 from headrace.state.backend import KeyContext
 from headrace.state.states import State
@@ -100,29 +99,35 @@ class CacheKeeper:
         for state in self.states:
             state.write_everything()
 
-    def freeze(self) -> None:
-        """At a barrier, before `linked` is cleared: changes wait for `settle`, or are written."""
+    def freeze(self, *, keep: bool) -> list[KeptChanges]:
+        """At a barrier, before `linked` is cleared: changes wait for `write_frozen`, or are written.
+
+        `keep`: hot ones stay dirty. They are given back, and belong to the checkpoint beside the database.
+        """
         self.linked.wait()
+        found: list[KeptChanges] = []
         for state in self.states:
             if state.freezable:
-                state.freeze()
+                kept = state.freeze(keep=keep)
+                found += [] if kept is None else [kept]
             else:
-                state.write_dirty()
+                state.write_everything()
                 state.stretch_dirty(1)
         self._written_at = time.monotonic()
         # What was set without being read entered unseen.
         self.loaded = max(self.loaded, sum(state.young_count() for state in self.states))
         if self.loaded > self.generation_size:
             self.change_generations()
+        return found
 
-    def settle(self, *, keep: bool) -> list[KeptChanges]:
-        """Bring what was frozen into the database. On a thread of its own, while `linked` is cleared.
+    def write_frozen(self) -> None:
+        """Bring what is frozen into the database. On a thread of its own, while `linked` is cleared.
 
-        `keep`: hot entries are given back instead, and belong to the checkpoint beside the database. What could not be
-        written (`StorageError`) stays as it is, and is written later.
+        What could not be written (`StorageError`) stays frozen, and is dirty again once `linked` is set.
         """
-        found = (state.settle(keep=keep) for state in self.states if state.freezable)
-        return [kept for kept in found if kept is not None]
+        for state in self.states:
+            if state.freezable:
+                state.write_frozen()
 
     def stretch(self) -> int:
         """How many times its bound dirty may hold now, where a barrier waits for it."""
@@ -143,7 +148,6 @@ class CachedState(State):
         "_frozen",
         "_frozen_spaces",
         "_get",
-        "_heat",
         "_heavy",
         "_keeper",
         "_limit",
@@ -152,10 +156,9 @@ class CachedState(State):
         "_old_spaces",
         "_prefix",
         "_release",
-        "_resting",
-        "_resting_spaces",
         "_room",
         "_rules",
+        "_sample",
         "_to_bytes",
         "_young",
         "_young_spaces",
@@ -182,9 +185,7 @@ class CachedState(State):
         self._dirty_spaces = {VOID: self._dirty}
         self._frozen: dict[Any, Any] = {}
         self._frozen_spaces: Spaces = {}
-        self._resting: dict[Any, Any] = {}
-        self._resting_spaces: Spaces = {}
-        self._heat = Heat()
+        self._sample = Sample()
         self.freezable = freezable
         """Whether stored objects are never changed in place, so that they can be written beside the stream."""
         self._dirty_elsewhere = 0
@@ -214,7 +215,6 @@ class CachedState(State):
         self._old = self._old_spaces.get(namespace) or {}
         self._dirty = self._dirty_spaces.setdefault(namespace, {})
         self._frozen = self._frozen_spaces.get(namespace) or {}
-        self._resting = self._resting_spaces.get(namespace) or {}
         self._dirty_elsewhere -= len(self._dirty)
         self._fit_room()
 
@@ -272,7 +272,7 @@ class CachedState(State):
             if not linked.is_set() and self._heavy < _PATIENCE * _HEAVY_BYTES:
                 return
             linked.wait()
-            self.write_dirty()
+            self.write_everything()
 
     def _spill(self) -> None:
         """Dirty is above its bound: write its oldest part."""
@@ -286,7 +286,7 @@ class CachedState(State):
             self._room += SLICE
             return
         keeper.linked.wait()
-        self._wake()
+        self._thaw()
         # Down to half: the more keys are written together, the closer they lie.
         enough = max(self._limit // 2, self._dirty_total() - _SPILL)
         written = 0
@@ -304,11 +304,12 @@ class CachedState(State):
         """What may be in young at least: values that were set without being read entered it uncounted."""
         return len(self._young) if len(self._young_spaces) == 1 else self._keeper.loaded + written
 
-    def freeze(self) -> None:
-        """What is dirty is frozen from now on, and what was frozen is resting."""
-        self._wake()
+    def freeze(self, *, keep: bool) -> KeptChanges | None:
+        """See `CacheKeeper.freeze`: a copy of what is dirty, if that is hot and may be kept; else it is frozen."""
+        self._thaw()
+        if self._sample.is_hot(self._dirty_spaces) and keep:
+            return KeptChanges.of(self.family.name, self._dirty_spaces, self._to_bytes)
         namespace = self._namespace
-        self._resting_spaces, self._resting = self._frozen_spaces, self._frozen
         if not self._dirty:
             del self._dirty_spaces[namespace]
         self._frozen_spaces, self._frozen = self._dirty_spaces, self._dirty
@@ -316,49 +317,35 @@ class CachedState(State):
         self._dirty_spaces = {namespace: self._dirty}
         self._dirty_elsewhere = self._heavy = 0
         self._fit_room()
+        return None
 
-    def settle(self, *, keep: bool) -> KeptChanges | None:
-        """See `CacheKeeper.settle`. The mailbox thread reads what is frozen and resting meanwhile."""
-        frozen, resting = self._frozen_spaces, self._resting_spaces
-        if self._heat.is_hot(frozen) and keep:
-            self._write(without(resting, frozen))
-            kept = KeptChanges.of(self.family.name, frozen, self._to_bytes)
-        else:
-            self._write(merged(resting, frozen))
-            kept = None
-            self._frozen_spaces = {}
-            _clear(frozen)
-        # Only now: whoever still finds an entry in these dicts, finds the same in the database or among frozen ones.
-        self._resting_spaces = {}
-        _clear(resting)
-        return kept
+    def write_frozen(self) -> int:
+        """Bring it into the database; how many bytes. Not called on the mailbox thread, which reads it meanwhile."""
+        keeper, spaces = self._keeper, self._frozen_spaces
+        written = write_frozen(keeper.database, self.family, spaces, self._to_bytes, keeper.max_parallelism)
+        # Only now: whoever still finds an entry in these dicts, finds the same in the database.
+        self._frozen_spaces = {}
+        for changes in spaces.values():
+            # The dicts themselves: the mailbox thread may have the one of its namespace at hand.
+            changes.clear()
+        return written
 
-    def _write(self, spaces: Spaces) -> int:
-        """Bring changes into the database beside the stream; how many bytes."""
-        keeper = self._keeper
-        return write_frozen(keeper.database, self.family, spaces, self._to_bytes, keeper.max_parallelism)
-
-    def _wake(self) -> None:
-        """What is still resting could not be written: it is frozen again, as far as that was not changed since."""
-        if self._resting_spaces:
-            self._frozen_spaces = merged(self._resting_spaces, self._frozen_spaces)
-            self._frozen = self._frozen_spaces.get(self._namespace) or {}
-            self._resting_spaces, self._resting = {}, {}
-
-    def write_everything(self) -> None:
-        """Write all that the database does not have. `linked` must be set."""
-        self._wake()
-        for namespace, changes in self._frozen_spaces.items():
+    def _thaw(self) -> None:
+        """What was frozen and could not be written is dirty again, as far as it was not changed since."""
+        spaces = self._frozen_spaces
+        if not spaces:
+            return
+        self._frozen_spaces, self._frozen = {}, {}
+        for namespace, changes in spaces.items():
             dirty = self._dirty_spaces.setdefault(namespace, {})
             for key, stored in changes.items():
                 dirty.setdefault(key, stored)
-        self._frozen_spaces, self._frozen = {}, {}
         self._dirty_elsewhere = sum(map(len, self._dirty_spaces.values())) - len(self._dirty)
-        self.write_dirty()
+        self._fit_room()
 
-    def write_dirty(self) -> None:
-        """Write all that changed since the last barrier. `linked` must be set."""
-        self._wake()
+    def write_everything(self) -> None:
+        """Write all that the database does not have. `linked` must be set."""
+        self._thaw()
         while self.write_slice():
             pass
 
@@ -384,11 +371,6 @@ class CachedState(State):
         for namespace, dirty, changes in taken:
             for key, _ in changes:
                 del dirty[key]
-            frozen = self._frozen_spaces.get(namespace)
-            if frozen:
-                # What was frozen of them is older than what the database has now.
-                for key, _ in changes:
-                    frozen.pop(key, None)
             if namespace != self._namespace:
                 self._dirty_elsewhere -= len(changes)
                 if not dirty:
@@ -403,9 +385,3 @@ class CachedState(State):
 
     def _written(self, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:
         """Changes of keys of one namespace are in the database now and no longer dirty."""
-
-
-def _clear(spaces: Spaces) -> None:
-    """Empty the dicts themselves: the mailbox thread may have the one of its namespace at hand."""
-    for changes in spaces.values():
-        changes.clear()

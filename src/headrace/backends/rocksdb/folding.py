@@ -10,7 +10,6 @@ from headrace.backends.folding import Folding, folding_of, is_folding
 from headrace.backends.rocksdb import states
 from headrace.backends.rocksdb.cache import BYTES_PER_ENTRY, MISSING, CachedState, CacheKeeper
 from headrace.backends.rocksdb.database import Family
-from headrace.backends.rocksdb.frozen import Spaces
 from headrace.state.descriptors import StateDescriptor
 from headrace.state.states import AggregatingState, ReducingState
 
@@ -65,17 +64,14 @@ class RocksFoldingState(states.SingleState, ReducingState[Any], AggregatingState
                 self._set(key, moved if before is None else self._merge(before, moved))
         self.set_namespace(target)
 
-    def freeze(self) -> None:
+    def freeze(self, *, keep: bool) -> None:
         self._keeper.loaded += self._encoded // BYTES_PER_ENTRY
         self._encoded = 0
-        super().freeze()
+        # Never kept: what an object in the cache weighs is known when it is written.
+        super().freeze(keep=False)
 
-    def settle(self, *, keep: bool) -> None:
-        # Never kept: what they weigh is known when they are written.
-        super().settle(keep=False)
-
-    def _write(self, spaces: Spaces) -> int:
-        self._encoded = super()._write(spaces)
+    def write_frozen(self) -> int:
+        self._encoded = super().write_frozen()
         return self._encoded
 
     def _add_to(self, batch: Any, namespace: bytes, changes: list[tuple[Any, Any]]) -> None:

@@ -4,9 +4,8 @@ Into the database they go as one table file, which it takes in as it is: that co
 memory and flushing that memory costs. A table file wants its entries in order of key; they are sorted one key group at
 a time, since a sort holds the interpreter.
 
-Where most of what changed before one barrier has changed again before the next (*hot* entries), even that would be in
-vain. Such entries stay in the cache, and every checkpoint takes them along as rows of the canonical table, which costs
-a quarter of it.
+Where most of what was changed at one barrier has changed again at the next (*hot* entries), even that would be in vain.
+They stay in the cache, and every checkpoint takes a copy along, as rows of the canonical table: a quarter of the cost.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ Spaces: TypeAlias = dict[bytes, dict[Any, Any]]
 """By namespace: stored key -> stored value, or None where there is none any more."""
 
 _SAMPLE = 1000
+_FEW_WINDOWS = 100
+"""Of more namespaces a copy takes the barrier too long; and many are short-lived ones."""
 
 
 def write_frozen(
@@ -56,7 +57,7 @@ def write_frozen(
 
 @dataclass(frozen=True, slots=True)
 class KeptChanges:
-    """Changes of one state that are not in the database as of a barrier; a copy, so it can be read by any thread."""
+    """A copy of changes of one state that the database does not have at a barrier; another thread encodes it."""
 
     state: str
     keys: list[Any]
@@ -95,35 +96,22 @@ class KeptChanges:
                 yield Rows([rows.keys[place] for place in some], spaces, None, encoded)
 
 
-class Heat:
-    """Whether most of what changed before a barrier changes again before the next, by a sample."""
+class Sample:
+    """Some of what was dirty at the last barrier: whether most of it has changed since."""
 
-    __slots__ = ("_sample",)
+    __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._sample: list[tuple[bytes, Any]] = []
+        self._entries: list[tuple[bytes, Any, Any]] = []
 
     def is_hot(self, spaces: Spaces) -> bool:
-        """Asked once at every barrier, with what has changed since the last one."""
-        again = sum(key in spaces.get(namespace, ()) for namespace, key in self._sample)
-        hot = bool(again) and 2 * again >= len(self._sample)
-        entries = ((namespace, key) for namespace, changes in spaces.items() for key in changes)
-        self._sample = list(islice(entries, _SAMPLE))
-        return hot
-
-
-def without(spaces: Spaces, newer: Spaces) -> Spaces:
-    """What of some changes was not changed again."""
-    found = {}
-    for namespace, changes in spaces.items():
-        again = newer.get(namespace, {})
-        found[namespace] = {key: stored for key, stored in changes.items() if key not in again}
-    return found
-
-
-def merged(spaces: Spaces, newer: Spaces) -> Spaces:
-    """Both; of what is in both, the newer."""
-    if not spaces:
-        return newer
-    names = [*spaces, *(name for name in newer if name not in spaces)]
-    return {name: {**spaces.get(name, {}), **newer.get(name, {})} for name in names}
+        """Asked once at every barrier, with what is dirty then."""
+        again = 0
+        for namespace, key, before in self._entries:
+            changes = spaces.get(namespace)
+            # What was written since is gone, and what was not changed is still the same object.
+            again += changes is not None and changes.get(key, before) is not before
+        hot = 2 * again > len(self._entries)
+        entries = ((name, key, stored) for name, changes in spaces.items() for key, stored in changes.items())
+        self._entries = list(islice(entries, _SAMPLE))
+        return hot and len(spaces) <= _FEW_WINDOWS

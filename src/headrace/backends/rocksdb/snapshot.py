@@ -2,10 +2,10 @@
 
 *Native* (`format = "rocksdb"`): the files of the database. Steps, numbered as in the code:
 
-    1  at the barrier: changed entries of the cache are frozen, or go into the database; timers are copied
-    2  on a thread of its own, at once: frozen entries that are not hot go into the database, which is flushed and its
-       files hard-linked into a folder beside it; until that is done nothing else is written to the database, and
-       processing goes on in the cache
+    1  at the barrier: changed entries of the cache are frozen, or go into the database; hot ones and timers are copied
+    2  on a thread of its own, at once: frozen entries go into the database, which is flushed and its files hard-linked
+       into a folder beside it; until that is done nothing else is written to the database, and processing goes on in
+       the cache
     3  in the background: upload. Table files (.sst) never change, so one that the last completed checkpoint has
        is named again instead of uploaded again (by its local name, which is good for this open database only);
        see `upload`
@@ -25,7 +25,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -71,15 +71,11 @@ class DatabaseDetails(msgspec.Struct, frozen=True):
 class DatabaseSnapshot(ABC):
     """Step 2, and what became of it."""
 
-    KEEPS_HOT: ClassVar = False
-    """Whether hot entries may be saved beside the database."""
-
     def __init__(self, label: SnapshotLabel) -> None:
         self._label = label
         self._cancelled = False
         self._taken = threading.Event()
         self._failure: StorageError | None = None
-        self._kept: list[KeptChanges] = []
 
     @property
     @abstractmethod
@@ -89,7 +85,7 @@ class DatabaseSnapshot(ABC):
     def take(self, keeper: CacheKeeper) -> None:
         """Step 2. Runs on a thread of its own; sets `keeper.linked` when the database may be written again."""
         try:
-            self._kept = keeper.settle(keep=self.KEEPS_HOT)
+            keeper.write_frozen()
             self._take(keeper.database)
         except StorageError as error:
             self._failure = error
@@ -116,12 +112,11 @@ class DatabaseSnapshot(ABC):
 class NativeSnapshot(DatabaseSnapshot):
     """The files of the database as of the barrier, and what of its state was in memory."""
 
-    KEEPS_HOT = True
-
     def __init__(
         self,
         label: SnapshotLabel,
         folder: Path,
+        kept: list[KeptChanges],
         timers: list[FrozenTimers],
         positions: dict[str, int],
         headed: tuple[str, ...],
@@ -132,10 +127,12 @@ class NativeSnapshot(DatabaseSnapshot):
         merge: bool = True,
         with_timers: bool = False,
     ) -> None:
-        """`known`: table files of the last completed checkpoint by local name; None: nothing is shared. `merge`: small
-        files go into packs. `with_timers`: some are in the database."""
+        """`kept`: what belongs to it and is not in the database. `known`: table files of the last completed checkpoint
+        by local name; None: nothing is shared. `merge`: small files go into packs. `with_timers`: some are in the
+        database."""
         super().__init__(label)
         self._folder = folder
+        self._kept = kept
         self._timers = timers
         self._positions = positions
         self._headed = headed

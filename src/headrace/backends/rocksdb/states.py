@@ -54,8 +54,6 @@ class SingleState(CachedState):
             stored = self._dirty.get(key, MISSING)
             if stored is MISSING:
                 stored = self._frozen.get(key, MISSING)
-                if stored is MISSING:
-                    stored = self._resting.get(key, MISSING)
             if stored is MISSING:
                 raw = self._get(self._prefix(key, self._namespace))
                 if raw is None:
