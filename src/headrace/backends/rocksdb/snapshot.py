@@ -39,7 +39,6 @@ from headrace.backends.rocksdb.upload import DatabaseUpload
 from headrace.backends.snapshots import SnapshotLabel, cancelled
 from headrace.backends.table import Rows, TableWriter, rows_of_timers, table_snapshot
 from headrace.checkpoint.handles import KeyedSnapshot, StateFile
-from headrace.errors import StorageError
 from headrace.state.backend import FileStore
 from headrace.state.timers import FrozenTimers
 
@@ -75,7 +74,7 @@ class DatabaseSnapshot(ABC):
         self._label = label
         self._cancelled = False
         self._taken = threading.Event()
-        self._failure: StorageError | None = None
+        self._failure: Exception | None = None
 
     @property
     @abstractmethod
@@ -87,14 +86,14 @@ class DatabaseSnapshot(ABC):
         try:
             keeper.write_frozen()
             self._take(keeper.database)
-        except StorageError as error:
+        except Exception as error:
             self._failure = error
         finally:
             keeper.linked.set()
             self._taken.set()
 
     def _wait(self) -> None:
-        """Until the database is taken; `StorageError` if it could not be."""
+        """Until the database is taken; the error, if it could not be."""
         self._taken.wait()
         if self._failure is not None:
             raise self._failure
@@ -141,6 +140,8 @@ class NativeSnapshot(DatabaseSnapshot):
         self._remember = remember
         self._merge = merge
         self._version = WITH_TIMERS if with_timers else VERSION
+        self._writer = TableWriter()
+        self._memory: list[bytes] = []
         self._lock = threading.Lock()
         self._writing = False
         self._removed = False
@@ -157,6 +158,13 @@ class NativeSnapshot(DatabaseSnapshot):
                 self._remove()
 
     def _take(self, database: Database) -> None:
+        # First, and then let go: as long as old values are held, new ones are scattered over fresh memory, which slows
+        # down everything that is done with them.
+        kept, self._kept = self._kept, []
+        self._memory = list(_memory_chunks(self._writer, self._label, kept, self._timers, self._max_parallelism))
+        if kept:
+            self._version = WITH_CHANGES
+        del kept
         database.link(self._folder)
 
     def write(self, store: FileStore) -> KeyedSnapshot:
@@ -185,13 +193,10 @@ class NativeSnapshot(DatabaseSnapshot):
         )
         found = upload.run(self._folder)
         files = list(found.values())
-        writer = TableWriter()
-        chunks = list(_memory_chunks(writer, label, self._kept, self._timers, self._max_parallelism))
-        if chunks:
-            files.append(store.write(f"{label.file_name}-memory", chunks))
-        index = writer.index() if chunks else b""
-        version = WITH_CHANGES if self._kept else self._version
-        details = DatabaseDetails(version, tuple(found), self._positions, index, self._headed)
+        if self._memory:
+            files.append(store.write(f"{label.file_name}-memory", self._memory))
+        index = self._writer.index() if self._memory else b""
+        details = DatabaseDetails(self._version, tuple(found), self._positions, index, self._headed)
         self._remember(label.checkpoint_id, {name: file for name, file in found.items() if upload.is_shared(name)})
         groups = label.groups
         return KeyedSnapshot(
