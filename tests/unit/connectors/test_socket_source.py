@@ -21,10 +21,14 @@ from headrace.plan.guarantees import Guarantee, guarantees
 class Sender:
     """Listens, and says what the test tells it to say to the first who connects."""
 
-    def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, *, listening: bool = True) -> None:
+        # A port that is bound and not listened to refuses whoever calls, and nobody else can take it.
+        self.listener = socket.socket()
+        self.listener.bind(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         self.connection: socket.socket | None = None
+        if listening:
+            self.listener.listen()
 
     def say(self, data: bytes) -> None:
         if self.connection is None:
@@ -40,6 +44,14 @@ class Sender:
 @pytest.fixture
 def sender() -> Iterator[Sender]:
     made = Sender()
+    yield made
+    made.hang_up()
+
+
+@pytest.fixture
+def silent() -> Iterator[Sender]:
+    """One that has a port, and does not listen yet."""
+    made = Sender(listening=False)
     yield made
     made.hang_up()
 
@@ -121,21 +133,18 @@ def test_a_slow_job_stops_a_fast_sender(sender: Sender) -> None:
     reader.close()
 
 
-def test_while_nobody_listens_it_tries_again_for_as_long_as_it_was_told(sender: Sender) -> None:
-    port = sender.port
-    sender.listener.close()
-    reader, woken = reader_of(SocketSource("127.0.0.1", port, max_retry=-1))
+def test_while_nobody_listens_it_tries_again_for_as_long_as_it_was_told(silent: Sender) -> None:
+    reader, woken = reader_of(SocketSource("127.0.0.1", silent.port, max_retry=-1))
     assert reader.poll(10) is PollStatus.IDLE
-    sender.listener = socket.create_server(("127.0.0.1", port))
-    sender.say(b"at last\n")
+    silent.listener.listen()
+    silent.say(b"at last\n")
     assert read(reader, woken, 1) == ["at last"]
     reader.close()
 
 
-def test_an_address_where_nobody_listens_is_named(sender: Sender) -> None:
-    sender.listener.close()
-    reader, woken = reader_of(SocketSource("127.0.0.1", sender.port))
-    with pytest.raises(SocketUnavailableError, match=rf"127\.0\.0\.1:{sender.port}.*nc -lk"):
+def test_an_address_where_nobody_listens_is_named(silent: Sender) -> None:
+    reader, woken = reader_of(SocketSource("127.0.0.1", silent.port))
+    with pytest.raises(SocketUnavailableError, match=rf"127\.0\.0\.1:{silent.port}.*nc -lk"):
         read(reader, woken, 1)
     reader.close()
 

@@ -11,7 +11,7 @@ from headrace.runtime.control.messages import Hello
 from headrace.runtime.control.server import ControlServer, ServerEvent
 
 SECRET = b"s" * 32
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def hello(attempt: int = 1, level: int = 0, slot: int = 0) -> Hello:

@@ -12,7 +12,7 @@ from headrace.operators.base import Attention
 from headrace.runtime.task.cells import NUDGE_CELL
 from headrace.runtime.task.output import HARD_LIMIT, ROWS_AT_ONCE, SOFT_LIMIT, OutputClosed, OutputQueue
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def rows(batch: pa.RecordBatch) -> list[tuple[int, int, bytes]]:
