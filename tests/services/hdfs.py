@@ -19,7 +19,7 @@ from headrace.runtime.spark.java import find_java
 from headrace.testing.maven import fetch
 
 CACHE = Path(__file__).parents[2] / ".services"
-READY_WITHIN_S = 120
+READY_WITHIN_S = 180
 
 _JARS = Path(pyspark.__file__).parent / "jars"
 _MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"

@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -24,7 +23,9 @@ from typing import Any
 import psycopg
 import pytest
 
-READY_WITHIN_S = 60
+from headrace.testing.ports import free_ports
+
+READY_WITHIN_S = 180
 STOPPED_WITHIN_S = 60
 SLOTS = 40
 PASSWORD = "s3cret-p4ss"
@@ -38,7 +39,7 @@ class PostgresServer:
         self._run_as = _another_user()
         self.place.chmod(0o755)
         self._bin = self._binaries()
-        self.port = _free_port()
+        (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
         data = self.place / "data"
         data.mkdir(mode=0o700)
@@ -217,10 +218,3 @@ def _another_user() -> dict[str, Any]:
             found = pwd.getpwnam(name)
             return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": []}
     raise RuntimeError("PostgreSQL does not run as root, and this machine has neither a user postgres nor nobody.")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

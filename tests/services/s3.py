@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 import subprocess
 import sys
 import time
@@ -11,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from headrace.testing.ports import free_ports
+
 _PROGRAM = """
 import sys
 from werkzeug.serving import run_simple
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
 """
-_READY_WITHIN_S = 60
+_READY_WITHIN_S = 180
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,7 @@ _ANYBODY = "AWS4-HMAC-SHA256 Credential=test/20240101/us-east-1/s3/aws4_request,
 @contextmanager
 def running_s3() -> Iterator[S3Server]:
     """Start it, wait for its first answer, and end it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     # Not a pipe: nobody would empty it.
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -28,9 +28,10 @@ from headrace.connectors.kafka.client import kafka
 from headrace.errors import HeadraceError
 from headrace.runtime.spark.java import find_java
 from headrace.testing.maven import fetch
+from headrace.testing.ports import free_ports
 
 KAFKA_VERSION = "4.3.1"
-READY_WITHIN_S = 90.0
+READY_WITHIN_S = 180.0
 STOPPED_WITHIN_S = 30.0
 PATIENCE_S = 120.0
 """For what a broker does in a moment, unless its machine is busy with something else."""
@@ -58,8 +59,9 @@ _SETTINGS = {
     "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # After SIGKILL the dead broker's session must end before it may come back.
-    "broker.session.timeout.ms": "2000",
+    # After SIGKILL the dead broker's session must end before it may come back. Shorter, and one that lives is shut out
+    # by its own controller whenever the machine is busy for so long.
+    "broker.session.timeout.ms": "6000",
     "broker.heartbeat.interval.ms": "300",
     "log.cleaner.dedupe.buffer.size": "8388608",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
@@ -79,7 +81,7 @@ class KafkaBroker:
         self._settings = dict(settings or {})
         self._home = Path(tempfile.mkdtemp(prefix="headrace-kafka-"))
         self._process: subprocess.Popen[bytes] | None = None
-        self.port, self._controller_port = _free_ports(2)
+        self.port, self._controller_port = free_ports(2)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -282,17 +284,6 @@ def download(cache: Path) -> Path:
 
 def _java_command(libs: Path, flags: list[str]) -> list[str]:
     return [str(Path(find_java().home) / "bin" / "java"), *flags, "-cp", f"{libs}/*"]
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 def _patience(deadline: float, what: str, pause: float = 0.05) -> None:
