@@ -130,8 +130,8 @@ def test_the_poller_notices_rows_without_their_ledger_row_and_the_reverse(databa
     database.run("CREATE TABLE lines (line jsonb)")
     sink_of("ledger", database.url).preflight()
     for wrong in ("INSERT INTO lines VALUES ('[1]')", "DELETE FROM lines", RULED_OUT):
+        database.run(wrong)
         with Poller(database.url, transactional=True) as poller:
-            database.run(wrong)
             poller.look()
         assert bool(poller.problems) == (wrong != "DELETE FROM lines"), poller.problems
 
