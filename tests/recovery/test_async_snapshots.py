@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,51 @@ def lines(path: Path | str) -> list[str]:
     return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
+class PatientStorage(FileSystemCheckpointStorage):
+    """Notes that the first keyed state is about to be written, and writes it when the test says so."""
+
+    def __init__(self, uri: str, uploading: str, go_on: str) -> None:
+        super().__init__(uri, file_state_size_threshold=0)
+        self._uploading = uploading
+        self._go_on = go_on
+
+    def file_store(self, prefix: str, known_shared: frozenset[str] = frozenset()) -> Any:
+        return _PatientStore(super().file_store(prefix, known_shared), Path(self._uploading), Path(self._go_on))
+
+
+class _PatientStore:
+    def __init__(self, store: Any, uploading: Path, go_on: Path) -> None:
+        self._store = store
+        self._uploading = uploading
+        self._go_on = go_on
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def write(self, name: str, chunks: Any) -> StateFile:
+        if name.startswith("keyed-"):
+            self._wait()
+        return self._store.write(name, chunks)  # type: ignore[no-any-return]
+
+    def write_shared(self, path: Path) -> StateFile:
+        self._wait()
+        return self._store.write_shared(path)  # type: ignore[no-any-return]
+
+    def _wait(self) -> None:
+        self._uploading.touch()
+        while not self._go_on.exists():
+            time.sleep(0.005)
+
+
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
-def test_what_is_written_while_a_snapshot_uploads_is_not_in_it(bench: Any, faults: Any, backend: str) -> None:
-    faults.plan("after_snapshot_local=delay:1.5@1#1.0")
+def test_what_is_written_while_a_snapshot_uploads_is_not_in_it(bench: Any, backend: str) -> None:
     calls, checkpoints = str(bench.directory / "calls"), Path(bench.directory, "checkpoints")
-    uploading = faults.log / "00-after_snapshot_local"
+    uploading, go_on = bench.directory / "uploading", bench.directory / "go on"
+
+    def is_counted() -> bool:
+        if len(lines(calls)) >= 2:
+            go_on.touch()
+        return go_on.exists()
 
     def count(value: int, before: int | None) -> tuple[Any, int]:
         complete = len(list(checkpoints.glob("*/run-*/chk-*/_metadata")))
@@ -47,13 +88,15 @@ def test_what_is_written_while_a_snapshot_uploads_is_not_in_it(bench: Any, fault
             1,
             WaitUntil(uploading.exists),  # the barrier has passed, its snapshot is being written
             10,
-            WaitUntil(lambda: len(lines(calls)) >= 2),  # and meanwhile the next record is processed
+            WaitUntil(is_counted),  # and meanwhile the next record is processed
             WaitUntil(lambda: bool(list(checkpoints.glob("*/run-*/chk-*/_metadata")))),
             CRASH,
         ]
     )
-    env = bench.env(parallelism=1, backend=backend, interval=500)
-    env.get_checkpoint_config().set_min_pause_between_checkpoints(3_600_000)
+    # Long enough for the first record to go before the one barrier.
+    env = bench.env(parallelism=1, backend=backend, interval=2_000)
+    storage = PatientStorage(bench.storage, str(uploading), str(go_on))
+    env.get_checkpoint_config().set_checkpoint_storage(storage).set_min_pause_between_checkpoints(3_600_000)
     numbers = env.from_source(script, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
     sums = numbers.key_by(lambda n: "k").map_with_state(count, state_type=int).uid("sums")
 
@@ -72,17 +115,19 @@ def test_a_checkpoint_that_hangs_times_out_and_the_next_one_carries_its_output(
     ledger = Ledger(length=400, rate=3_000).holding_for(faults)
     sink = LedgerSink(bench.directory / "out")
     env = bench.env(interval=50)
-    env.get_checkpoint_config().set_checkpoint_timeout(400)
+    # On a busy machine others may take that long too.
+    env.get_checkpoint_config().set_checkpoint_timeout(2_000).set_tolerable_checkpoint_failure_number(1_000)
     ledger_stream(env, ledger).sink_to(sink).uid("sink")
 
     job = start(env)
     result = job.finish()
 
-    (failed,) = job.kinds("checkpoint-failed")
-    assert failed["reason"] == "timed out"
+    assert len(faults.happened) == 1
+    failed = job.kinds("checkpoint-failed")
+    assert {failure["reason"] for failure in failed} == {"timed out"}
     completed = [checkpoint["checkpoint_id"] for checkpoint in job.kinds("checkpoint")]
-    assert failed["checkpoint_id"] not in completed
-    assert max(completed) > failed["checkpoint_id"]
+    assert not {failure["checkpoint_id"] for failure in failed} & set(completed)
+    assert max(completed) > failed[0]["checkpoint_id"]
     assert result.restarts == 0
     assert ledger.problems(sink.lines()) == []
 
