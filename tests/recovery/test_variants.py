@@ -62,7 +62,8 @@ def test_checkpoints_in_the_coordinators_memory_survive_the_loss_of_tasks(bench:
 def test_several_checkpoints_under_way_at_once_do_not_disturb_each_other(
     bench: Any, faults: Any, start: Any, backend: str
 ) -> None:
-    faults.plan("after_snapshot_local=delay:0.6@3#1.0", "before_ack=kill@12#1.1", "record=kill@15#1.0")
+    # The third snapshot is never written: of four at once the next ones go by it, or the twelfth could not begin.
+    faults.plan("after_snapshot_local=hang@3#1.0", "before_ack=kill@12#1.1", "before_ack=kill@13#1.0")
     ledger = Ledger(length=600, rate=2_500).holding_for(faults)
     sink = LedgerSink(bench.directory / "out")
     env = bench.env(interval=40, backend=backend)
@@ -74,7 +75,7 @@ def test_several_checkpoints_under_way_at_once_do_not_disturb_each_other(
 
     assert ledger.problems(sink.lines()) == []
     assert len(faults.happened) == faults.planned
-    # The slow one was overtaken: a newer one was complete while it was still being written.
+    # It was overtaken: a newer one was complete while it was still being written.
     assert "a newer checkpoint completed first" in {failed["reason"] for failed in job.kinds("checkpoint-failed")}
 
 
