@@ -149,18 +149,19 @@ def test_a_graph_of_maps_and_filters_stays_exact_even_at_least_once(bench: Any, 
 
 
 def test_cells_set_aside_beyond_memory_are_spilled_and_come_back_in_order(bench: Any, faults: Any) -> None:
-    """The slow input's barrier comes so late that what the fast one sent behind its own must go to disk."""
-    spilled = bench.directory / "spilled"
-    fast = Ledger(keys=6, length=2_500, splits=1, reserve=100, rate=4_000, payload=8_192)
-    slow = Ledger(keys=1, length=5, splits=1, reserve=1)
-    faults.log, faults.planned = bench.directory / "marks", 1
-    env = bench.env(interval=100)
-    records = unequal_inputs(env, fast.holding_for(faults), slow.holding_for(faults), pause=1.2)
+    """The slow input's barrier waits for 40 MB that the fast one sends behind its own: they must go to disk."""
+    spilled, marks = bench.directory / "spilled", bench.directory / "marks"
+    faults.log, faults.planned = marks / "kills", 1
+    fast = replace(FAST, rate=None, payload=24_576).holding_for(faults)
+    slow = SLOW.holding_for(faults)
+    env = bench.env(interval=50)
+    env.get_checkpoint_config().set_min_pause_between_checkpoints(800)
+    records = staged_inputs(env, fast, slow, str(marks), release=SENT)
     watched = records.filter(SpillWatch(str(spilled))).uid("watch")
-    killed = watched.map(Saboteur(kill_the_worker, _is((2, 2_000)), [f"{faults.log}/kill"])).uid("kill")
-    tally = killed.key_by(lambda record: record[0]).process(Tally()).uid("tally")
+    tally = watched.key_by(lambda record: record[0]).process(KilledTally(str(marks))).uid("tally")
 
     outcome = run_until_done(tally, "spilling", restarts=1)
 
+    assert len(faults.happened) == 1
     assert dict(outcome.committed) == truth(fast, slow)
     assert spilled.exists(), "nothing was spilled, so nothing was shown"
