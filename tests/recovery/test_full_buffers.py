@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +18,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 class SlowBookkeeper(Bookkeeper):
-    """Takes its time over every record."""
+    """Takes its time over every record; much more of it until there is a file at `go`, if one is named."""
+
+    def __init__(self, window: int, go: str = "") -> None:
+        super().__init__(window)
+        self._go = go
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-        time.sleep(0.001)
+        time.sleep(0.02 if self._go and not os.path.exists(self._go) else 0.001)
         return super().process_element(value, ctx)
 
 
-def slow_books(env: Any, ledger: Ledger, sink: LedgerSink) -> None:
+def slow_books(env: Any, ledger: Ledger, sink: LedgerSink, go: str = "") -> None:
     records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
-    books = records.key_by(lambda record: record[0]).process(SlowBookkeeper(ledger.window)).uid("books")
+    books = records.key_by(lambda record: record[0]).process(SlowBookkeeper(ledger.window, go)).uid("books")
     books.sink_to(sink).uid("sink")
 
 
@@ -59,7 +64,8 @@ def test_records_in_flight_are_routed_again_when_restored_at_another_width(
     ledger = Ledger(length=400, faults=1, fault_log=str(go))
     sink = LedgerSink(bench.directory / "out")
     env = bench.env(mode="unaligned", interval=50)
-    slow_books(env, ledger, sink)
+    # So slow that buffers are still full at the last checkpoint, however long the machine takes over it.
+    slow_books(env, ledger, sink, str(go))
     job = start(env)
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["channel_bytes"] > 0)
     job.suspend()
@@ -129,8 +135,12 @@ def test_an_unaligned_checkpoint_does_not_wait_for_the_slow_operator(bench: Any,
         env = bench.env(mode=mode, interval=50)
         sink = LedgerSink(bench.directory / "out")
         ledger = Ledger(length=250)
-        slow_books(env, ledger, sink)
+        go = bench.directory / "go"
+        slow_books(env, ledger, sink, str(go) if mode == "unaligned" else "")
         job = start(env)
+        if mode == "unaligned":
+            job.wait_for("checkpoint", lambda checkpoint: checkpoint["channel_bytes"] > 0)
+            go.touch()
         job.finish()
         assert ledger.problems(sink.lines()) == []
         in_flight[mode] = [c["channel_bytes"] for c in job.kinds("checkpoint")]
