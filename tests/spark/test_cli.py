@@ -27,9 +27,12 @@ READY = re.compile(r'headrace: job "(?P<job>[^"]+)" running, pid (?P<pid>\d+), a
 
 JOB = """
 import sys
+from pathlib import Path
 from headrace import *
 
 last, rate, output, poison = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]
+if Path("hurry").exists():
+    rate = 100_000.0
 
 
 def double(n):
@@ -126,7 +129,8 @@ def test_the_command_line_wins_over_the_program(job: Path, tmp_path: Path) -> No
 def test_ctrl_c_suspends_and_the_same_command_resumes_while_a_second_owner_is_refused(
     job: Path, tmp_path: Path
 ) -> None:
-    arguments = ["--checkpoint-dir", "ck", "--", "8000", "2000", "out"]
+    # So slow that it cannot end before it is asked to; the same command is quick later.
+    arguments = ["--checkpoint-dir", "ck", "--", "8000", "40", "out"]
     command = [sys.executable, "-m", "headrace.cli", "run", "job.py", *arguments]
     first = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
@@ -160,6 +164,7 @@ def test_ctrl_c_suspends_and_the_same_command_resumes_while_a_second_owner_is_re
     before = output(tmp_path / "out")
     assert 0 < len(before) < 8_000
 
+    (tmp_path / "hurry").touch()
     resumed = run(*arguments)
     assert resumed.exit_code == 0, resumed.stderr
     assert f"restored from checkpoint {suspended[1]}" in resumed.stderr
@@ -203,7 +208,9 @@ class Clinging(NumberSequenceSource):
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_parallelism(1)
 env.enable_checkpointing(100)
-numbers = env.from_source(Clinging(1, 4_000, rate=2_000), WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
+# So slow that it cannot end before it is asked to.
+clinging = Clinging(1, 4_000, rate=20 if sys.argv[1] == "cling" else 100_000)
+numbers = env.from_source(clinging, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
 numbers.key_by(lambda n: n % 10).map(lambda n: n).uid("same").sink_to(FileSink.text("out")).uid("files")
 env.execute("doubles")
 """
