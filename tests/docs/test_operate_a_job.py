@@ -21,7 +21,7 @@ from headrace.cli.run import run
 from headrace.errors import JobCanceledError
 from headrace.runtime.job.running_jobs import running_jobs
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 PAGE = DOCS / "guides" / "operate-a-job.md"
 _KEPT = re.compile(r"(\w+)=\$\((.*)\)")

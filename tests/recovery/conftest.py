@@ -22,6 +22,9 @@ from headrace import (
     failpoints,
 )
 
+PATIENCE_S = 180.0
+"""For what takes a moment, unless the machine is busy with something else."""
+
 
 @pytest.fixture(autouse=True)
 def _own_status_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +143,7 @@ class Watched:
     def wait_for(self, kind: str, matching: Callable[[dict[str, Any]], bool] = lambda detail: True) -> dict[str, Any]:
         """The first event of that kind, past or to come, that matches; ends early if the job does."""
         self.client.get_job_execution_result().add_done_callback(lambda _: self._nudge())
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + PATIENCE_S
         with self.events.told:
             while True:
                 for event in self.events:
@@ -148,7 +151,7 @@ class Watched:
                         return event.detail
                 ended = self.client.get_job_execution_result().done()
                 assert not ended, f"the job ended without {kind}: {self.report}"
-                assert time.monotonic() < deadline, f"no {kind} within 90 s: {self.report}"
+                assert time.monotonic() < deadline, f"no {kind} within {PATIENCE_S:g} s: {self.report}"
                 self.events.told.wait(5)
 
     def _nudge(self) -> None:
@@ -156,7 +159,7 @@ class Watched:
             self.events.told.notify_all()
 
     def suspend(self) -> None:
-        self.client.suspend().result(60)
+        self.client.suspend().result(PATIENCE_S)
 
     def kinds(self, kind: str) -> list[dict[str, Any]]:
         return [event.detail for event in self.events if event.kind == kind]
@@ -165,7 +168,7 @@ class Watched:
     def report(self) -> Any:
         return self.client.get_status_report()
 
-    def finish(self, timeout: float = 120) -> Any:
+    def finish(self, timeout: float = 300) -> Any:
         return self.client.get_job_execution_result().result(timeout)
 
 
@@ -195,4 +198,4 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Watched]]:
     yield start
     for job in jobs:
         if not job.client.get_job_execution_result().done():
-            job.client.cancel().result(60)
+            job.client.cancel().result(PATIENCE_S)

@@ -39,7 +39,7 @@ class Program:
                 start_new_session=True,
             )
 
-    def wait_until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 120) -> dict[str, Any]:
+    def wait_until(self, condition: Callable[[dict[str, Any]], bool], timeout: float = 240) -> dict[str, Any]:
         """Look at the status until it is as wanted; fails if the program ends before."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -50,7 +50,7 @@ class Program:
             time.sleep(0.02)
         raise AssertionError(f"not within {timeout} s: {self.status()} {self.tail()}")
 
-    def wait_until_stopped(self, timeout: float = 120) -> None:
+    def wait_until_stopped(self, timeout: float = 240) -> None:
         """Until it has stopped itself."""
         deadline = time.monotonic() + timeout
         while Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
@@ -66,10 +66,10 @@ class Program:
     def tail(self) -> str:
         return self.output.read_text()[-3_000:]
 
-    def finish(self, timeout: float = 150) -> int:
+    def finish(self, timeout: float = 300) -> int:
         return self.process.wait(timeout)
 
-    def finish_unless(self, happened: Callable[[], bool], timeout: float = 150) -> int | None:
+    def finish_unless(self, happened: Callable[[], bool], timeout: float = 300) -> int | None:
         """Its exit code, or None as soon as that has happened while it runs."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -93,7 +93,7 @@ class Program:
         for pid in self.tree():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(60)
 
 
 def descendants_of(pid: int) -> list[int]:

@@ -22,7 +22,7 @@ from headrace import (
 )
 from headrace.testing import CHECKPOINT, CRASH, TestSource, WaitUntil, run_until_done
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 NO_TIME = WatermarkStrategy.no_watermarks()
 HELD = 40

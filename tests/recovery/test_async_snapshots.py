@@ -25,7 +25,7 @@ from headrace.checkpoint.handles import StateFile
 from headrace.errors import JobFailedError, StorageError
 from headrace.testing import CRASH, TestSource, WaitUntil, run_until_done
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def lines(path: Path | str) -> list[str]:

@@ -22,7 +22,7 @@ from headrace import (
 from headrace.errors import DuplicateUidError, HeadraceError, UserFunctionError
 from headrace.testing import CHECKPOINT, CRASH, TestSource, run_until_done
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 COMPOSED, DECOMPOSED = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
 ALIKE = [1, "1", 1.0, True, b"1", (1,), COMPOSED, DECOMPOSED, "", 0, False, 0.0, "x" * 65_536, b"x" * 65_536]

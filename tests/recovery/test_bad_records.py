@@ -54,7 +54,7 @@ class Parse(ProcessFunction):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_what_a_function_cannot_handle_is_in_the_dead_letters_once_through_crashes(
     bench: Any, faults: Any, start: Any
 ) -> None:

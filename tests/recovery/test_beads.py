@@ -14,7 +14,7 @@ from headrace import ExternalizedCheckpointRetention, WatermarkStrategy
 from headrace.testing import CHECKPOINT, CRASH, TestSource, WaitUntil, run_until_done
 from headrace.testing.scripted import ScriptSplit
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def lines_of(log: str) -> list[str]:

@@ -11,7 +11,7 @@ from ledger import Ledger, LedgerSource, ledger_stream
 
 from headrace import WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def in_order(ledger: Ledger, lines: list[Any]) -> bool:

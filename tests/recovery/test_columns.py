@@ -12,7 +12,7 @@ from ledger import Ledger, LedgerSink, LedgerSource
 
 from headrace import EventTimeSessionWindows, SlidingEventTimeWindows, Types, WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 SIZE, SLIDE = 40, 20
 BUSY, GAP = 6, 3

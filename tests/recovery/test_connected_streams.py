@@ -24,7 +24,7 @@ from headrace import (
     WatermarkStrategy,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 EVENT_TIME = WatermarkStrategy.for_monotonous_timestamps()
 PLAIN = {"aligned": "heap", "unaligned": "heap", "timeout": "rocksdb"}

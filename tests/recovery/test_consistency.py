@@ -17,7 +17,7 @@ from headrace import WatermarkStrategy
 from headrace.errors import UserFunctionError
 from headrace.testing import run_until_done
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 FAST = Ledger(keys=6, length=800, splits=1, rate=3_000, reserve=100)
 SLOW = Ledger(keys=2, length=20, splits=1, reserve=5)

@@ -10,7 +10,7 @@ from sweep import IN_TASKS, IN_THE_DRIVER, OF_DATAFRAMES, OF_SAVEPOINTS
 
 from headrace import failpoints
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def test_the_sweep_names_every_failpoint() -> None:
@@ -30,7 +30,7 @@ def test_ledger_is_exact_through_a_crash_at_every_failpoint(
     ledger_stream(env, ledger).sink_to(sink).uid("sink")
 
     job = start(env)
-    result = job.finish(240)
+    result = job.finish()
 
     assert ledger.problems(sink.lines()) == []
     assert len(faults.happened) == faults.planned

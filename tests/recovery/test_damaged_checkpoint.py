@@ -14,7 +14,7 @@ from headrace.checkpoint.location import open_checkpoint
 from headrace.datastream.overrides import Overrides, overriding
 from headrace.errors import RestoreError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def newest_state_file(checkpoint: Path) -> Path:
@@ -71,4 +71,4 @@ def test_a_damaged_state_file_stops_the_start_and_an_older_checkpoint_is_used_on
     job = launch(restore_from=str(kept[-2]))
     assert job.wait_for("running")["restored"] == int(kept[-2].name[4:])
     job.wait_for("checkpoint")
-    job.client.cancel().result(60)
+    job.client.cancel().result(180)

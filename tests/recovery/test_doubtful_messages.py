@@ -14,7 +14,7 @@ from headrace.checkpoint.collection import audit
 from headrace.checkpoint.places import JobPlace
 from headrace.checkpoint.verification import verify
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 KEEP = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
 

@@ -14,7 +14,7 @@ from headrace import RestartStrategies, WatermarkStrategy
 from headrace.errors import HeadraceError, JobFailedError, UserFunctionError
 from headrace.plan.restart import RestartStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def sabotaged(env: Any, ledger: Ledger, saboteur: Any) -> Any:

@@ -14,7 +14,7 @@ from ledger import Bookkeeper, Ledger, LedgerSink, LedgerSource
 
 from headrace import WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 class SlowBookkeeper(Bookkeeper):

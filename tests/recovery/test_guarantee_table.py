@@ -24,7 +24,7 @@ from headrace.plan.guarantees import Guarantee, guarantees
 from headrace.testing import CHECKPOINT, TestSource
 from headrace.testing.scripted import ScriptSplit
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 NUMBERS = [1, 2, 3, 4, 5, 6]
 

@@ -18,7 +18,7 @@ from saboteurs import Saboteur, block_for_ever, raise_an_error
 from headrace import OutputTag, ProcessFunction, WatermarkStrategy
 from headrace.connectors.source import Boundedness, PollStatus, SourceBatch
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 EVENT_TIME = WatermarkStrategy.for_monotonous_timestamps()
 
@@ -189,7 +189,7 @@ def test_a_source_that_blocks_for_ever_can_be_cancelled(bench: Any, start: Any) 
     job = start(env)
     job.wait_for("running")
     pids = list(job.report.task_pids.values())
-    job.client.cancel().result(90)
+    job.client.cancel().result(180)
     assert job.report.status.value == "CANCELED"
     assert len(pids) == 4
     _gone(pids)

@@ -14,7 +14,7 @@ from headrace import Configuration, FileSystemCheckpointStorage, WatermarkStrate
 from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.local_copies import LocalCopies
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 class WatchedStorage(FileSystemCheckpointStorage):

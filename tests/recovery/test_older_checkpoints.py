@@ -15,7 +15,7 @@ from headrace import ExternalizedCheckpointRetention, FileSink
 from headrace.datastream.overrides import Overrides, overriding
 from headrace.errors import CommittedOutputError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def test_an_older_checkpoint_is_refused_and_the_job_goes_on_from_its_newest_as_if_nobody_had_asked(

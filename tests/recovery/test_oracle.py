@@ -25,7 +25,7 @@ def test_a_lost_a_doubled_and_a_wrong_line_are_each_reported() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_sink_that_commits_when_it_prepares_is_caught(bench: Any, faults: Any, start: Any) -> None:
     faults.plan("before_ack=kill@3#1.0")
     ledger = Ledger(length=300, rate=3_000).holding_for(faults)
@@ -42,7 +42,7 @@ def test_a_sink_that_commits_when_it_prepares_is_caught(bench: Any, faults: Any,
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_state_that_is_not_rolled_back_is_caught(
     bench: Any, faults: Any, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

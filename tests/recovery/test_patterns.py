@@ -13,7 +13,7 @@ from ledger import Ledger, LedgerSink, LedgerSource
 from headrace import OutputTag, WatermarkStrategy
 from headrace.cep import CEP, Pattern, PatternProcessFunction, TimedOutPartialMatchHandler
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 OVER = OutputTag("over")
 

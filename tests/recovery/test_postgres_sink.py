@@ -20,7 +20,7 @@ from headrace.testing import CHECKPOINT, CRASH, TestSource, WaitUntil
 
 __all__ = ["database", "postgres_server"]
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 WRITERS = 4
 FAULTS = (
@@ -113,7 +113,7 @@ def test_the_table_is_exact_through_kills_before_and_after_every_step_of_the_com
     ledger_stream(env, ledger).sink_to(sink_of(kind, database.url)).uid("sink")
 
     with Poller(database.url, transactional=kind != "upsert") as poller:
-        result = start(env).finish(120)
+        result = start(env).finish()
 
     assert poller.problems == []
     assert poller.looks > 10
@@ -165,7 +165,7 @@ def test_two_sinks_hold_the_same_records_though_one_fails_to_commit_three_times(
     files.mark = str(bench.directory / "refused")
     lines.map(list).sink_to(files).uid("files")
 
-    start(env).finish(120)
+    start(env).finish()
 
     written = [line for f in Path(bench.directory, "out").glob("part-*") for line in f.read_text().splitlines()]
     assert ledger.problems(database.column("SELECT line FROM lines")) == []

@@ -24,7 +24,7 @@ from headrace.errors import JobControlError, RestoreError, SavepointError, State
 from headrace.runtime.job.running_jobs import find_job
 from headrace.types.rows import Row
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def held(bench: Any, **sizes: Any) -> tuple[Ledger, Path]:
@@ -77,12 +77,12 @@ def test_a_savepoint_is_moved_its_original_deleted_and_it_is_restored_twice(benc
 
     job = launch()
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
-    path = job.client.trigger_savepoint(str(bench.directory / "saved")).result(90)
+    path = job.client.trigger_savepoint(str(bench.directory / "saved")).result(180)
     told = job.wait_for("savepoint")
     assert told["path"] == path
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] > told["checkpoint_id"])
     assert not job.kinds("failure")
-    job.client.cancel().result(60)
+    job.client.cancel().result(180)
 
     place = Path(path.removeprefix("file://"))
     assert place.parent == bench.directory / "saved"
@@ -120,7 +120,7 @@ def test_stopping_with_a_savepoint_commits_everything_before_it_and_the_next_sta
 
     job = launch()
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
-    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(90)
+    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(180)
     assert job.finish().restarts == 0
     assert job.report.status.value == "FINISHED"
     assert job.kinds("savepoint")[-1]["stop"]
@@ -141,7 +141,7 @@ def test_a_job_without_checkpoints_can_be_stopped_with_a_savepoint_all_the_same(
     ledger_stream(env, ledger).sink_to(sink).uid("sink")
     job = start(env)
     job.wait_for("running")
-    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(90)
+    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(180)
     job.finish()
 
     release(go)
@@ -159,7 +159,7 @@ def test_drain_fires_every_window_and_event_time_timer_before_the_savepoint(benc
     ledger_stream(env, ledger).sink_to(sink).uid("sink")
     job = start(env)
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
-    path = job.client.stop_with_savepoint(True, str(bench.directory / "saved")).result(90)
+    path = job.client.stop_with_savepoint(True, str(bench.directory / "saved")).result(180)
     job.finish()
 
     lines = Counter(sink.lines())
@@ -186,7 +186,7 @@ def test_a_stop_whose_savepoint_fails_leaves_the_job_going_on_from_its_last_chec
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
     answer = job.client.stop_with_savepoint(False, str(bench.directory / "saved"))
     with pytest.raises(SavepointError, match="The job goes on from its last checkpoint"):
-        answer.result(90)
+        answer.result(180)
     job.wait_for("going-back")
     # No restart strategy was asked: it would have allowed none.
     result = job.finish()
@@ -217,7 +217,7 @@ def test_a_stop_whose_sinks_fail_to_commit_still_stops_with_all_output_committed
     ledger_stream(env, ledger).sink_to(sink).uid("sink")
     job = start(env)
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
-    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(90)
+    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(180)
     job.finish()
     assert job.wait_for("failure")["message"]
 
@@ -298,7 +298,7 @@ def test_a_claimed_savepoint_is_deleted_once_the_job_has_a_checkpoint_of_its_own
             job = start(env)
         if not claim:
             job.wait_for("checkpoint")
-            path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(90)
+            path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(180)
             job.finish()
     own = job.wait_for("checkpoint")["checkpoint_id"]
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] > own)
@@ -350,7 +350,7 @@ def test_a_changed_program_takes_over_what_fits_and_is_refused_by_name_before_th
 
     job = launch(narrow, side=True)
     job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
-    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(90)
+    path = job.client.stop_with_savepoint(False, str(bench.directory / "saved")).result(180)
     job.finish()
 
     with pytest.raises(RestoreError, match=r"uid aside\): keyed state .*tally.*--allow-non-restored"):

@@ -12,7 +12,7 @@ from saboteurs import Saboteur, kill_the_worker
 
 from headrace.testing import run_until_done
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 class Speaker:

@@ -13,7 +13,7 @@ from ledger import Ledger, LedgerSink, LedgerSource, ledger_stream
 
 from headrace import KeyedProcessFunction, TimeDomain, Types, ValueStateDescriptor, WatermarkStrategy
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 class Alarm(KeyedProcessFunction):

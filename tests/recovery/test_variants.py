@@ -9,7 +9,7 @@ from ledger import Ledger, LedgerSink, ledger_stream
 
 from headrace import HeapOptions, JobManagerCheckpointStorage, RocksDBOptions
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 CRASHES = ("record=kill@10#1.0", "before_ack=kill@3#1.1", "before_sink_commit=exit@2#1.0")
 

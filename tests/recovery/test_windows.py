@@ -20,7 +20,7 @@ from headrace import (
     WatermarkStrategy,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 TUMBLING, SIZE, SLIDE, PERIOD, VISIT, GAP = 50, 40, 20, 30, 18, 5
 

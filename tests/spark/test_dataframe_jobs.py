@@ -27,7 +27,7 @@ from headrace.connectors.dataframe.spool import Spool
 from headrace.datastream.overrides import Overrides, overriding
 from headrace.errors import CommittedOutputError, ConfigurationError, JobFailedError, UserFunctionError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 PAIR = Types.ROW_NAMED(["id", "note"], [Types.LONG(), Types.STRING()])
 
@@ -177,7 +177,7 @@ def test_a_stream_without_end_is_suspended_and_goes_on_in_its_own_spool(spark: A
         enough.clear()
         client = env.execute_async("endless")
         assert enough.wait(90)
-        client.suspend().result(60)
+        client.suspend().result(180)
 
     run(100)
     run(len(kept.rows) + 100)
@@ -223,7 +223,7 @@ def test_a_spark_checkpoint_that_was_removed_is_noticed(spark: Any, tmp_path: Pa
         stream = env.from_dataframe(frame, spark_checkpoint=f"file://{tmp_path}/spark").uid("files")
         client = stream.map(lambda row: row).execute_and_collect("removed")
         assert len({row.id for _, row in zip(range(20), client, strict=False)}) == 20
-        client._client.suspend().result(60)
+        client._client.suspend().result(180)
 
     run()
     shutil.rmtree(tmp_path / "spark")
@@ -312,15 +312,15 @@ def test_a_job_stopped_with_a_savepoint_goes_on_from_it_in_the_old_spool(spark: 
 
     client = start()
     with arrived:
-        assert arrived.wait_for(lambda: len(ids()) >= 300, 90)
-    savepoint = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(90)
+        assert arrived.wait_for(lambda: len(ids()) >= 300, 180)
+    savepoint = client.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(180)
     assert spool_of(tmp_path, "stopped").pinned() is not None
     spark.range(300, 350, 1, 1).selectExpr("id", "'x' as note").write.mode("append").parquet(place)
     with overriding(Overrides(restore_from=savepoint)):
         client = start()
         with arrived:
-            assert arrived.wait_for(lambda: len(ids()) >= 350, 90)
-    client.cancel().result(60)
+            assert arrived.wait_for(lambda: len(ids()) >= 350, 180)
+    client.cancel().result(180)
     assert ids() == list(range(350))
 
 
@@ -345,18 +345,18 @@ def test_a_start_from_behind_output_that_was_handed_over_is_refused(spark: Any, 
         (tmp_path / f"{line}.tmp").write_text(f"{line}\n")
         (tmp_path / f"{line}.tmp").rename(tmp_path / "in" / line)
         with arrived:
-            assert arrived.wait_for(lambda: line in handed, 90)
+            assert arrived.wait_for(lambda: line in handed, 180)
 
     (tmp_path / "in").mkdir()
     client = start()
     add("first")
-    savepoint = client.trigger_savepoint(str(tmp_path / "savepoints")).result(90)
+    savepoint = client.trigger_savepoint(str(tmp_path / "savepoints")).result(180)
     add("second")
-    client.suspend().result(60)
+    client.suspend().result(180)
 
     refused = start(restore_from=savepoint).get_job_execution_result()
     with pytest.raises(CommittedOutputError, match=r"\(uid out\) .* handed over as going-back/out/.*--allow-dup"):
-        refused.result(90)
+        refused.result(180)
     assert handed == ["first", "second"]
 
 

@@ -206,7 +206,7 @@ def job(*functions):
     return job
 
 def finish(job):
-    assert job.join(60)
+    assert job.join(120)
     return job.error
 
 started, never = Path(sys.argv[1]), Path(sys.argv[2])
@@ -231,7 +231,7 @@ def test_start_run_failure_cancel_and_stop_print_nothing(tmp_path: Path) -> None
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

@@ -123,7 +123,7 @@ class Output:
 
     def shows(self, *records: str) -> bool:
         """Whether readers see exactly these, in order. A commit is decided when it returns, and seen a moment later."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while len(seen := self.seen()) < len(records) and time.monotonic() < deadline:
             time.sleep(0.05)
         return seen == list(records)
@@ -143,7 +143,7 @@ class Output:
         def ends(level: Any) -> list[int]:
             asked = {place: library.OffsetSpec.latest() for place in places}
             found = admin.list_offsets(asked, isolation_level=level)
-            return [future.result(30).offset for future in found.values()]
+            return [future.result(90).offset for future in found.values()]
 
         return ends(library.IsolationLevel.READ_COMMITTED) != ends(library.IsolationLevel.READ_UNCOMMITTED)
 

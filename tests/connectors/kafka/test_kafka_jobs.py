@@ -249,7 +249,7 @@ def test_source_window_and_sink_step_by_step(
 
     pay(*[(1, 20_000 + n) for n in range(8)])
     job.finish()  # the end of the input: a checkpoint, and when it is complete, the commit
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while len(sums(committed=True)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)  # decided when the job ends, and seen a moment later
     assert sums(committed=True) == [(7, 1_000), (8, 11_000), (8, 20_000)]

@@ -29,7 +29,7 @@ def test_records_are_written_at_once_and_seen_when_their_checkpoint_is_complete(
     output.wait_until_decided()
     first = numbers(500)
     life.write(*first)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while len(output.seen(committed=False)) < 500:
         assert time.monotonic() < deadline
     assert output.open_transactions(), "the first record opens a transaction"

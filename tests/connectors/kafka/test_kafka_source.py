@@ -64,9 +64,9 @@ def kafka_driving(kafka_broker: KafkaBroker) -> Iterator[Driving]:
 
 def run_until(driver: SourceDriver, done: Callable[[], bool], *, limit: int = 100, discovering: bool = False) -> None:
     """Poll until it is so: records come when the broker sends them."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not done():
-        assert time.monotonic() < deadline, f"after 60 s only {len(driver.records)} records"
+        assert time.monotonic() < deadline, f"after 120 s only {len(driver.records)} records"
         driver.run(limit=limit)
         if discovering:
             driver.discover()
@@ -75,9 +75,9 @@ def run_until(driver: SourceDriver, done: Callable[[], bool], *, limit: int = 10
 
 def read_some(driver: SourceDriver, records: int, limit: int = 10) -> None:
     """About so many in all, and not to the end."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(driver.records) < records:
-        assert time.monotonic() < deadline, f"after 60 s only {len(driver.records)} records"
+        assert time.monotonic() < deadline, f"after 120 s only {len(driver.records)} records"
         driver.run(records=limit)
         time.sleep(0.002)
 
@@ -186,7 +186,7 @@ def test_partitions_and_topics_that_turn_up_later_are_read_from_their_first_reco
     broker.produce(topic, [(None, "old partition")], partition=0)
     admin = broker.admin()
     grown = admin.create_partitions([kafka("the test").NewPartitions(topic, 2)])
-    grown[topic].result(30)
+    grown[topic].result(90)
     broker._wait_for_leaders(topic, 2)
     broker.produce(topic, [(None, "new partition")], partition=1)
     broker.create_topic(f"{topic}-more")
@@ -237,7 +237,7 @@ def test_records_that_retention_deleted_are_an_error_with_topic_partition_and_of
     library = kafka("the test")
     admin = broker.admin()
     for deleted in admin.delete_records([library.TopicPartition(topic, 0, 60)]).values():
-        deleted.result(30)
+        deleted.result(90)
 
     with pytest.raises(KafkaDataLossError) as loss:
         read_to_the_end(kafka_driving.drive(source, 1, snapshot))

@@ -50,7 +50,7 @@ def test_the_successor_of_a_killed_process_brings_each_record_once(
         successor.barrier(2)
         successor.complete(2)
         # Commits are decided when they return, and seen a moment later.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while len(seen := kafka_broker.read(topic)) < 250 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert [message.value().decode() for message in seen] == numbers(250)

@@ -84,7 +84,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_after_200_checkpoints_with_aborts_kills_and_restarts_every_file_is_accounted_for(place: Path) -> None:
     job = audited(place, seed=20_240_611)
     assert job.events["published"] >= 200
