@@ -41,7 +41,7 @@ def test_acknowledgements_that_nobody_waits_for_change_nothing_and_leave_nothing
     sink = LedgerSink(bench.directory / "out")
     env = bench.env(interval=50, backend=backend)
     config = env.get_checkpoint_config()
-    config.set_checkpoint_timeout(1_000).set_tolerable_checkpoint_failure_number(1_000)
+    config.set_checkpoint_timeout(2_000).set_tolerable_checkpoint_failure_number(1_000)
     config.set_externalized_checkpoint_retention(KEEP).set_num_retained_checkpoints(3)
     records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
     lines = records.key_by(lambda record: record[0]).process(Bookkeeper(ledger.window)).uid("books").name("books")
@@ -58,7 +58,8 @@ def test_acknowledgements_that_nobody_waits_for_change_nothing_and_leave_nothing
     completed = [checkpoint["checkpoint_id"] for checkpoint in job.kinds("checkpoint")]
     assert late not in completed
     assert max(completed) < UNKNOWN
-    assert len(published(bench)) == 3
+    # On a busy machine there may be fewer than three: others take as long as the one that was held back.
+    assert [int(checkpoint.name[4:]) for checkpoint in published(bench)] == completed[-3:]
     assert damage(bench) == []
     assert garbage(bench) == []
 
