@@ -154,6 +154,16 @@ class Watched:
                 assert time.monotonic() < deadline, f"no {kind} within {PATIENCE_S:g} s: {self.report}"
                 self.events.told.wait(5)
 
+    def wait_until_read(self, records: int) -> None:
+        """Until sources have read so many in all, and a checkpoint that began later is complete."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.report.records_read < records:
+            assert time.monotonic() < deadline, f"not read within {PATIENCE_S:g} s: {self.report}"
+            time.sleep(0.02)
+        known = max((checkpoint["checkpoint_id"] for checkpoint in self.kinds("checkpoint")), default=0)
+        # One may have been under way.
+        self.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] > known + 1)
+
     def _nudge(self) -> None:
         with self.events.told:
             self.events.told.notify_all()

@@ -40,7 +40,8 @@ def test_beads_are_counted_from_the_band_on_after_a_crash(bench: Any) -> None:
             CRASH,
         ]
     )
-    env = bench.env(parallelism=3, interval=1_000)
+    # Long enough for the source to be given its script before the one checkpoint.
+    env = bench.env(parallelism=3, interval=2_500)
     config = env.get_checkpoint_config()
     config.set_min_pause_between_checkpoints(3_600_000)  # one band in each life, and the one at the end
     config.set_num_retained_checkpoints(1_000)

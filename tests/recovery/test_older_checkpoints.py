@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,20 @@ def test_an_older_checkpoint_is_refused_and_the_job_goes_on_from_its_newest_as_i
     bench: Any, start: Any
 ) -> None:
     go = bench.directory / "go"
-    ledger = Ledger(length=400, rate=3_000, faults=1, fault_log=str(go))
+    ledger = Ledger(length=400, faults=1, fault_log=str(go))
     out = bench.directory / "out"
 
-    def launch(**asked: Any) -> Any:
+    def launch(rate: float | None = None, **asked: Any) -> Any:
         env = bench.env(interval=50)
         config = env.get_checkpoint_config().set_num_retained_checkpoints(100)
         config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)
-        ledger_stream(env, ledger).map(list).sink_to(FileSink.json_lines(out)).uid("files")
+        paced = replace(ledger, rate=rate)
+        ledger_stream(env, paced).map(list).sink_to(FileSink.json_lines(out)).uid("files")
         with overriding(Overrides(**asked)):
             return start(env)
 
-    job = launch()
+    # So slow that there is something new in every checkpoint, however long it takes.
+    job = launch(rate=100)
     # Two files a checkpoint at most: so some were committed behind the first one.
     job.wait_for("checkpoint", lambda _: len(list(out.glob("part-*"))) >= 6)
     job.suspend()

@@ -27,8 +27,9 @@ def test_a_lost_a_doubled_and_a_wrong_line_are_each_reported() -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_a_sink_that_commits_when_it_prepares_is_caught(bench: Any, faults: Any, start: Any) -> None:
-    faults.plan("before_ack=kill@3#1.0")
-    ledger = Ledger(length=300, rate=3_000).holding_for(faults)
+    faults.plan("before_ack=kill@2#1.0")
+    # Not so fast that all has been read before the second checkpoint: it must hold something.
+    ledger = Ledger(length=300, rate=1_500).holding_for(faults)
     sink = ImpatientSink(bench.directory / "out")
     env = bench.env(interval=50)
     ledger_stream(env, ledger).sink_to(sink).uid("sink")
