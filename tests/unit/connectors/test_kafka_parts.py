@@ -27,8 +27,10 @@ from headrace.connectors.kafka import (
     RawBytesSchema,
     SimpleStringSchema,
 )
+from headrace.connectors.kafka.markers import Markers
 from headrace.connectors.kafka.prepared import CommitPoint, RecordLog, TransactionHeader, header_of, records_of
 from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.kafka.transactions import TransactionalProducer
 from headrace.connectors.sink import SinkGuarantee
 from headrace.errors import ConfigurationError, DamagedCheckpointError, RecordError
 from headrace.plan.explain import explain
@@ -246,3 +248,11 @@ def test_settings_of_users_win_over_defaults_and_lose_to_what_must_be() -> None:
     settings = KafkaSettings({"linger.ms": 50, "enable.idempotence": False})
     merged = settings.merged({"linger.ms": 5, "acks": "all"}, {"enable.idempotence": True})
     assert (merged["linger.ms"], merged["acks"], merged["enable.idempotence"]) == (50, "all", True)
+
+
+def test_a_user_sets_how_many_requests_are_under_way_by_either_of_its_names() -> None:
+    # More than five are refused with transactions, so the refusal shows that the user's number is the one that counts.
+    for name in ("max.in.flight", "max.in.flight.requests.per.connection"):
+        settings = KafkaSettings({"bootstrap.servers": "localhost:1", name: 6})
+        with pytest.raises(ConfigurationError, match="<= 5"):
+            TransactionalProducer("some-id", settings, Markers("markers", settings))
