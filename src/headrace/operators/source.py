@@ -145,16 +145,13 @@ class SourceOperator(Operator):
     def _emit_values(self, batch: SourceBatch) -> int:
         values = batch.values or []
         tracker = self._tracker(batch.split_id)
-        assigner, timestamps, emit = self._strategy.assigner, batch.timestamps, self.emit
-        if assigner is None and timestamps is None:
-            for value in values:
-                emit(value, None)
+        assigner, timestamps = self._strategy.assigner, batch.timestamps
+        if assigner is None and (timestamps is None or not tracker.generator_sees_values):
+            if timestamps:
+                tracker.event(None, max(timestamps))
+            self.outputs.emit_all(values, timestamps)
             return len(values)
-        if assigner is None and timestamps and not tracker.generator_sees_values:
-            tracker.event(None, max(timestamps))
-            for value, timestamp in zip(values, timestamps, strict=True):
-                emit(value, timestamp)
-            return len(values)
+        emit = self.emit
         for i, value in enumerate(values):
             timestamp = MIN_WATERMARK if timestamps is None else timestamps[i]
             if assigner is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.errors import TypeMismatchError
 from headrace.operators.base import Emit, Operator, OperatorContext, Outputs, failure_in
 from headrace.operators.source import SourceOperator
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
@@ -16,7 +17,7 @@ from headrace.runtime.task.cells import Address
 from headrace.runtime.task.edges import EdgeWriter
 from headrace.runtime.task.records import EdgeCodec
 from headrace.runtime.task.routing import producers_of
-from headrace.types.columns import batch_to_values
+from headrace.types.columns import batch_to_values, rows_to_batch, schema_of
 from headrace.types.conforming import conformer
 from headrace.types.information import TypeInformation
 
@@ -26,6 +27,9 @@ class ChainOutputs(Outputs):
 
     def __init__(self, output_type: TypeInformation | None, name: str) -> None:
         self._output_type = output_type
+        self._schema = None if output_type is None else schema_of(output_type)
+        self._columns_from: int | None = None
+        """As many records at once are better off as columns; None: none are."""
         self._conform = conformer(output_type, f'output of operator "{name}"')
         self._operators: list[Operator] = []
         self._writers: list[EdgeWriter] = []
@@ -53,6 +57,9 @@ class ChainOutputs(Outputs):
         targets: list[Emit] = [o.process for o in self._operators] + [w.append for w in self._writers]
         if not targets:
             return
+        if self._schema is not None and not self._operators:
+            pays = [w.columns_from for w in self._writers]
+            self._columns_from = None if None in pays else max(p for p in pays if p is not None)
         only, conform = targets[0], self._conform
         if len(targets) > 1:
 
@@ -73,6 +80,24 @@ class ChainOutputs(Outputs):
             only(fitting, timestamp)
 
         self.emit = emit_conforming
+
+    def emit_all(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
+        # Columns are what they would travel as anyway, and what routes and copies them without a call for each.
+        batch = self._as_columns(values)
+        if batch is None:
+            super().emit_all(values, timestamps)
+        else:
+            self.emit_columns(batch, None if timestamps is None else pa.array(timestamps, pa.int64()))
+
+    def _as_columns(self, values: Sequence[Any]) -> pa.RecordBatch | None:
+        if self._columns_from is None or len(values) < self._columns_from:
+            return None
+        assert self._output_type is not None
+        assert self._schema is not None
+        try:
+            return rows_to_batch(self._output_type, values, self._schema)
+        except TypeMismatchError:
+            return None  # one by one, the record that does not fit is named
 
     def emit_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> None:
         for writer in self._writers:

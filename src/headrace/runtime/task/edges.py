@@ -24,6 +24,8 @@ from headrace.types.columns import batch_to_values
 CELL_BYTES = 96 * 1024
 MOST_CELL_BYTES = 120 * 1024
 MOST_RECORDS = 16_384
+COLUMNS_FROM = 256
+"""Below this many records for each target, splitting columns costs more than routing them one by one."""
 
 
 class _Buffer:
@@ -185,6 +187,16 @@ class EdgeWriter:
 
     # -- columns
 
+    @property
+    def columns_from(self) -> int | None:
+        """As many records at once are better appended as columns of the edge's type; None: never."""
+        match self._edge.partitioning:
+            case Hash(key) if not key.single or not self._codec.key_fields:
+                return None
+            case Custom():
+                return None
+        return COLUMNS_FROM * len(self._all) if self._codec.takes_columns else None
+
     def append_columns(self, batch: pa.RecordBatch, timestamps: pa.Array | None) -> None:
         """Records as Arrow columns: split by target without making a Python object of any of them."""
         if not batch.num_rows:
@@ -228,7 +240,8 @@ class EdgeWriter:
                 "before key_by, or give them a key of their own."
             )
             first = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-            raise self._failure(batch.slice(first, 1).to_pylist()[0], null)
+            assert self._edge.type is not None
+            raise self._failure(batch_to_values(self._edge.type, batch.slice(first, 1))[0], null)
         m = self._max_parallelism
         if pa.types.is_string(column.type):
             groups = key_groups_of_string_array(column, m)
