@@ -43,7 +43,7 @@ _TRANSACTIONAL = {
     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
     # With more than one request on its way the client's thread spins, asking again and again whether it may send the
     # next one, whenever brokers answer late: a quarter of all CPU of a busy job. With one it sleeps, and what comes
-    # meanwhile makes the next batch larger. Readers see records when their checkpoint is complete: they do not notice.
+    # meanwhile makes the next batch larger. Readers of committed records wait for the checkpoint anyway.
     "max.in.flight": 1,
 }
 
