@@ -22,7 +22,7 @@ from headrace.backends.table import Rows, groups_of, rows_by_group
 Spaces: TypeAlias = dict[bytes, dict[Any, Any]]
 """By namespace: stored key -> stored value, or None where there is none any more."""
 
-_SAMPLE = 1000
+_SAMPLE = 500
 _FEW_WINDOWS = 100
 """Of more namespaces a copy takes the barrier too long; and many are short-lived ones."""
 
@@ -112,6 +112,14 @@ class Sample:
             # What was written since is gone, and what was not changed is still the same object.
             again += changes is not None and changes.get(key, before) is not before
         hot = 2 * again > len(self._entries)
-        entries = ((name, key, stored) for name, changes in spaces.items() for key, stored in changes.items())
-        self._entries = list(islice(entries, _SAMPLE))
-        return hot and len(spaces) <= _FEW_WINDOWS
+        if len(spaces) > _FEW_WINDOWS:
+            self._entries = []
+            return False
+        # From all ages: what came first may be what changes most.
+        step = 1 + sum(map(len, spaces.values())) // _SAMPLE
+        self._entries = [
+            (namespace, key, changes[key])
+            for namespace, changes in spaces.items()
+            for key in islice(changes, 0, None, step)
+        ]
+        return hot
