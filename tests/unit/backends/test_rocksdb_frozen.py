@@ -201,6 +201,19 @@ def test_what_changes_before_every_barrier_is_saved_beside_the_database(shop: Wo
     assert all(files == shared[0] for files in shared)
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_numbers_that_change_before_every_barrier_are_saved_as_they_are(shop: Workshop, gone: bool) -> None:
+    backend = shop.backend()
+    for number in (1, 2):
+        put(backend, {"a": 0.1 * number, "b": -float(number), "c": 1e300 * number}, LAST)
+        if number == 2 and gone:
+            put(backend, {"b": None}, LAST)
+        snapshot = shop.snapshot(backend, number)
+    assert _is_kept(snapshot)
+    expected = {"a": 0.2, "b": None if gone else -2.0, "c": 2e300}
+    assert read(shop.restored(snapshot), ["a", "b", "c"], LAST) == expected
+
+
 def test_what_changes_no_longer_moves_into_the_database(shop: Workshop, small: None) -> None:
     backend = shop.backend()
     for number in (1, 2):

@@ -308,7 +308,8 @@ class CachedState(State):
         """See `CacheKeeper.freeze`: a copy of what is dirty, if that is hot and may be kept; else it is frozen."""
         self._thaw()
         if self._sample.is_hot(self._dirty_spaces) and keep:
-            return KeptChanges.of(self.family.name, self._dirty_spaces, self._to_bytes)
+            floats = self._rules.elements.exact is float
+            return KeptChanges.of(self.family.name, self._dirty_spaces, self._to_bytes, floats=floats)
         namespace = self._namespace
         if not self._dirty:
             del self._dirty_spaces[namespace]

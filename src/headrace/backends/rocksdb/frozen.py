@@ -10,6 +10,7 @@ They stay in the cache, and every checkpoint takes a copy along, as rows of the 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -62,20 +63,25 @@ class KeptChanges:
     state: str
     keys: list[Any]
     namespaces: list[bytes] | None
-    values: list[Any]
+    values: list[Any] | array[float]
     to_bytes: Callable[[Any], bytes]
 
     @classmethod
-    def of(cls, state: str, spaces: Spaces, to_bytes: Callable[[Any], bytes]) -> KeptChanges:
+    def of(cls, state: str, spaces: Spaces, to_bytes: Callable[[Any], bytes], *, floats: bool) -> KeptChanges:
         keys = [key for changes in spaces.values() for key in changes]
-        values = [stored for changes in spaces.values() for stored in changes.values()]
+        values: list[Any] | array[float] = [stored for changes in spaces.values() for stored in changes.values()]
+        if floats and None not in values:
+            # As long as the old objects are held, new ones are scattered over fresh memory, which slows down
+            # everything that is done with them.
+            values = array("d", values)
         windows = any(spaces)
         namespaces = [name for name, changes in spaces.items() for _ in changes] if windows else None
         return cls(state, keys, namespaces, values, to_bytes)
 
     def rows(self, max_parallelism: int) -> dict[int, list[Rows]]:
         """By key group: rows of changed entries; and rows without values, of those that are gone."""
-        rows = Rows(self.keys, self.namespaces, None, self.values)
+        values: list[Any] = list(self.values)
+        rows = Rows(self.keys, self.namespaces, None, values)
         return {
             group: list(self._encoded(found))
             for group, found in rows_by_group(rows, groups_of(self.keys, max_parallelism)).items()

@@ -158,8 +158,7 @@ class NativeSnapshot(DatabaseSnapshot):
                 self._remove()
 
     def _take(self, database: Database) -> None:
-        # First, and then let go: as long as old values are held, new ones are scattered over fresh memory, which slows
-        # down everything that is done with them.
+        # First, and then let go: what is held of old values makes new ones slower.
         kept, self._kept = self._kept, []
         self._memory = list(_memory_chunks(self._writer, self._label, kept, self._timers, self._max_parallelism))
         if kept:
