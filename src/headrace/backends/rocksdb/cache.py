@@ -55,6 +55,8 @@ _STRETCH_EVERY_S = 2.0
 """So long after a barrier the bound of what it would wait for doubles."""
 _MOST_STRETCH = 2
 """Some 40,000 entries by default, which a barrier writes in less than a tenth of a second."""
+_MUCH = 4
+"""As many times as many entries as dirty may be gone through, once, to make it quicker."""
 _HEAVY_BYTES = 8 << 20
 BYTES_PER_ENTRY = 64
 LARGE_BYTES = 256
@@ -149,6 +151,7 @@ class CachedState(State):
         "_frozen_spaces",
         "_get",
         "_heavy",
+        "_hot",
         "_keeper",
         "_limit",
         "_namespace",
@@ -186,6 +189,8 @@ class CachedState(State):
         self._frozen: dict[Any, Any] = {}
         self._frozen_spaces: Spaces = {}
         self._sample = Sample()
+        self._hot = False
+        """Whether dirty stayed dirty at the last barrier."""
         self.freezable = freezable
         """Whether stored objects are never changed in place, so that they can be written beside the stream."""
         self._dirty_elsewhere = 0
@@ -307,9 +312,14 @@ class CachedState(State):
     def freeze(self, *, keep: bool) -> KeptChanges | None:
         """See `CacheKeeper.freeze`: a copy of what is dirty, if that is hot and may be kept; else it is frozen."""
         self._thaw()
-        if self._sample.is_hot(self._dirty_spaces) and keep:
+        hot = self._sample.is_hot(self._dirty_spaces) and keep
+        if hot:
+            if not self._hot:
+                self._share_keys()
             floats = self._rules.elements.exact is float
+            self._hot = True
             return KeptChanges.of(self.family.name, self._dirty_spaces, self._to_bytes, floats=floats)
+        self._hot = False
         namespace = self._namespace
         if not self._dirty:
             del self._dirty_spaces[namespace]
@@ -319,6 +329,16 @@ class CachedState(State):
         self._dirty_elsewhere = self._heavy = 0
         self._fit_room()
         return None
+
+    def _share_keys(self) -> None:
+        """Let dirty hold the key objects that young holds: an update then touches one of them, and not two."""
+        for namespace, dirty in self._dirty_spaces.items():
+            young = self._young_spaces.get(namespace, {})
+            if len(young) <= _MUCH * len(dirty):
+                shared = {key: dirty[key] for key in young if key in dirty}
+                shared.update(dirty)
+                dirty.clear()
+                dirty.update(shared)
 
     def write_frozen(self) -> int:
         """Bring it into the database; how many bytes. Not called on the mailbox thread, which reads it meanwhile."""

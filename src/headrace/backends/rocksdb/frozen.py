@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from headrace.backends.rocksdb.database import Database, Family
@@ -68,8 +68,8 @@ class KeptChanges:
 
     @classmethod
     def of(cls, state: str, spaces: Spaces, to_bytes: Callable[[Any], bytes], *, floats: bool) -> KeptChanges:
-        keys = [key for changes in spaces.values() for key in changes]
-        values: list[Any] | array[float] = [stored for changes in spaces.values() for stored in changes.values()]
+        keys = list(chain.from_iterable(spaces.values()))
+        values: list[Any] | array[float] = list(chain.from_iterable(map(dict.values, spaces.values())))
         if floats and None not in values:
             # As long as the old objects are held, new ones are scattered over fresh memory, which slows down
             # everything that is done with them.
