@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -105,7 +104,7 @@ class HarnessTask(Task):
         """End of the attempt."""
         self._stopping.set()
         self._close(self.subtasks)
-        shutil.rmtree(self._local_dir, ignore_errors=True)
+        self._local.close()
 
     def _send(self, message: msg.Message) -> None:
         if not self._stopping.is_set():

@@ -57,6 +57,7 @@ from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport, now_ms
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle, obtain_session
+from headrace.runtime.task.local_directory import remove_abandoned
 
 LEASE_RENEWAL_S = 2.0
 LOOK_EVERY_S = 0.2
@@ -155,6 +156,8 @@ class JobRun:
             close()
         self.collected.end()
         self._ends.close()
+        # Of tasks that were killed on this host; elsewhere the job's next ones do so.
+        remove_abandoned(self._settings.job_id)
         self._stopped.set_result(None)
         if self._requests is not None:
             # Before the result, at which a program may end its process: whoever asked from outside is told first.

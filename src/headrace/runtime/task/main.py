@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -41,6 +39,7 @@ from headrace.runtime.task.deployment import LevelDeployment
 from headrace.runtime.task.edges import Clock, EdgeWriter
 from headrace.runtime.task.gate import CONTROL, GateMode, InputGate
 from headrace.runtime.task.in_flight import Owner, admit, read_frames, reroute
+from headrace.runtime.task.local_directory import LocalDirectory, remove_abandoned
 from headrace.runtime.task.mailbox import Mailbox
 from headrace.runtime.task.output import OutputClosed, OutputQueue
 from headrace.runtime.task.printing import DriverStdout
@@ -101,7 +100,7 @@ class Task:
         self._copies: LocalCopies | None = None
         self._error: BaseException | None = None
         self._stopping = threading.Event()
-        self._local_dir = Path(tempfile.mkdtemp(prefix=f"headrace-{deployment.job_id}-{self._level}-{slot}-"))
+        self._local = LocalDirectory(deployment.job_id, self._level, slot)
         self._background = ThreadPoolExecutor(max_workers=2, thread_name_prefix="commit")
 
     def run(self) -> Iterator[pa.RecordBatch]:
@@ -125,6 +124,7 @@ class Task:
         sys.stdout = DriverStdout(lambda lines: self._send(messages.Printed(lines)))
         mailbox = threading.Thread(target=self._run_mailbox, name="mailbox", daemon=True)
         mailbox.start()
+        threading.Thread(target=remove_abandoned, args=(deployment.job_id,), name="tidy", daemon=True).start()
         try:
             yield from self._output.batches()
             mailbox.join(5.0)
@@ -135,7 +135,7 @@ class Task:
             self._output.close()
             self._client.close()
             self._results.close()
-            shutil.rmtree(self._local_dir, ignore_errors=True)
+            self._local.close()
 
     # -- the mailbox thread
 
@@ -240,7 +240,7 @@ class Task:
             aligned_timeout_s=timeout if exactly_once else None,
             fixed_edges=fixed_edges_through(plan, self._level),
             aside_limit=checkpointing.alignment_max_bytes,
-            spill_dir=self._local_dir,
+            spill_dir=self._local.path,
             on_urgent=self._wake,
         )
         self._copies = self._begin_copies(deploy)
@@ -359,7 +359,7 @@ class Task:
 
     def _backend(self, node: Node, subtask: int) -> KeyedStateBackend:
         options = self._deployment.backend
-        local_dir = self._local_dir / f"node-{node.id}-{subtask}"
+        local_dir = self._local.path / f"node-{node.id}-{subtask}"
         local_dir.mkdir()
         context = BackendContext(
             uid=node.uid,
