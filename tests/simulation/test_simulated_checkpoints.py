@@ -84,6 +84,7 @@ def test_the_seeds_reach_every_mode_and_recover_from_checkpoints_in_the_middle(t
     assert {name for name, count in reached.items() if count >= 3} >= expected
 
 
+@pytest.mark.thorough
 def test_at_least_once_counts_twice_on_some_seeds_where_exactly_once_never_does(tmp_path: Path) -> None:
     twice = exact = 0
     for seed in range(30):

@@ -36,6 +36,7 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
+@pytest.mark.thorough
 def test_sixty_snapshots_with_writes_between_leave_no_process_and_no_file_open(shop: Workshop) -> None:
     backend = shop.backend()
     state = backend.state(COUNT)

@@ -143,6 +143,7 @@ def test_without_merging_every_file_is_an_object(tmp_path: Path) -> None:
     job.backend.close()
 
 
+@pytest.mark.thorough
 def test_over_many_increments_objects_stay_few_and_packs_mostly_alive(job: PackedJob, tmp_path: Path) -> None:
     for state in STATES:
         job.write(state, range(800), 0)

@@ -81,6 +81,7 @@ def test_database_keys_of_no_layout_are_damage(raw: bytes) -> None:
         split(raw)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cycles", [100, pytest.param(500, marks=pytest.mark.slow)])
 def test_openings_restores_and_closings_leave_no_file_mapping_or_memory_behind(shop: Workshop, cycles: int) -> None:
     early: dict[str, int] = {}

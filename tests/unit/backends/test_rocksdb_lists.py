@@ -62,6 +62,7 @@ def raw(backend: Any, name: str) -> dict[tuple[Any, bytes, bytes], bytes]:
     return {split(key): value for key, value in found}
 
 
+@pytest.mark.thorough
 @settings(max_examples=60, deadline=None)
 @given(changes=st.lists(CHANGES, max_size=40), headed=st.booleans(), large=st.sampled_from([3, 10_000]))
 def test_a_list_is_what_a_plain_list_is_whatever_the_cache_has_forgotten(

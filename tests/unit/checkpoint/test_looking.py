@@ -338,6 +338,7 @@ def test_a_driver_that_slept_through_a_collection_publishes_in_vain(
     assert [one.status for one in map(report_of, place_of(storage).checkpoints())] == ["complete", "superseded"]
 
 
+@pytest.mark.thorough
 def test_a_collection_that_is_killed_at_any_step_harms_nothing_and_is_finished_by_the_next(
     storage: FileSystemCheckpointStorage, rocks: Job, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def sessions(stream: Any, gap: int, lateness: int = 0, *, late: bool = False, **
     return (windowed.side_output_late_data(LATE) if late else windowed).aggregate_columns(wanted or WANTED)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_operator_gives_the_sessions_of_the_model_and_late_rows_to_the_side(backend: str) -> None:
     @settings(max_examples=2 * EXAMPLES[backend], deadline=None)

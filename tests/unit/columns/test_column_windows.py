@@ -79,6 +79,7 @@ class Totals(AggregateFunction):
         return acc1 + acc2
 
 
+@pytest.mark.thorough
 @settings(max_examples=20, deadline=None)
 @given(assigner=ASSIGNERS, steps=STEPS)
 def test_columns_and_records_give_the_same_through_the_same_history(assigner: WindowAssigner, steps: list[Any]) -> None:

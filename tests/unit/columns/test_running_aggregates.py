@@ -59,6 +59,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_last_row_of_each_key_is_what_plain_python_computes(backend: str) -> None:
     @settings(max_examples={"heap": 12, "rocksdb": 4}[backend], deadline=None)

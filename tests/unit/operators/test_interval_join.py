@@ -180,6 +180,7 @@ def model(events: list[Any], lower: int, upper: int) -> tuple[Counter[Any], Coun
     return found, late
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(
     events=EVENTS,

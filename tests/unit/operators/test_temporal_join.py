@@ -117,6 +117,7 @@ EVENTS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=25)
 @given(events=EVENTS, flavour=st.sampled_from(BOTH))
 def test_it_finds_the_rows_of_a_plain_model_through_restarts_at_any_width(

@@ -117,6 +117,7 @@ ASSIGNERS = st.sampled_from(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", BACKENDS)
 @settings(max_examples=40, deadline=None)
 @given(
