@@ -12,7 +12,6 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any, Protocol
 
 import msgspec
@@ -86,8 +85,12 @@ class Outputs(Protocol):
     def emit_all(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
         """Main output, many records at once: the same as `emit` for each, and cheaper where that is possible."""
         emit = self.emit
-        for value, timestamp in zip(values, repeat(None) if timestamps is None else timestamps):  # noqa: B905
-            emit(value, timestamp)
+        if timestamps is None:
+            for value in values:
+                emit(value, None)
+        else:
+            for value, timestamp in zip(values, timestamps, strict=True):
+                emit(value, timestamp)
 
     def side(self, tag_id: str, value: Any, timestamp: int | None) -> None:
         """A side output; dropped where nobody asked for it."""

@@ -83,7 +83,8 @@ class ChainOutputs(Outputs):
 
     def emit_all(self, values: Sequence[Any], timestamps: Sequence[int] | None) -> None:
         # Columns are what they would travel as anyway, and what routes and copies them without a call for each.
-        batch = self._as_columns(values)
+        fits = timestamps is None or len(timestamps) == len(values)  # if not, it is told one by one
+        batch = self._as_columns(values) if fits else None
         if batch is None:
             super().emit_all(values, timestamps)
         else:

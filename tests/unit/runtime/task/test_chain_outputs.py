@@ -124,3 +124,10 @@ def test_the_one_record_of_many_that_has_no_key_is_named(count: int) -> None:
     with pytest.raises(UserFunctionError, match=r'"payments".*None (is no|cannot be a) key') as failure:
         exit.outputs.emit_all([*payments(count), keyless], None)
     assert failure.value.record == repr(keyless)
+
+
+@pytest.mark.parametrize("count", [3, MANY])
+def test_timestamps_that_are_not_as_many_as_the_records_are_refused(count: int) -> None:
+    exit = Exit(by_field("account"))
+    with pytest.raises(ValueError, match="shorter"):
+        exit.outputs.emit_all(payments(count), list(range(count - 1)))
