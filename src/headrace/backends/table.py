@@ -329,20 +329,23 @@ def rows_by_group(rows: Rows, groups: npt.NDArray[np.int64]) -> dict[int, Rows]:
     """Cut rows up by the key group of each; within a group they keep their order."""
     if not rows.keys:
         return {}
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    order, runs = runs_of_groups(groups)
     in_order = Rows(
         _taken(rows.keys, order),
         _taken(rows.namespaces, order),
         _taken(rows.entries, order),
         _taken(rows.values, order),
     )
-    stops = [*starts[1:].tolist(), len(rows.keys)]
-    return {
-        group: in_order.cut(start, stop)
-        for group, start, stop in zip(ordered[starts].tolist(), starts.tolist(), stops, strict=True)
-    }
+    return {group: in_order.cut(start, stop) for group, start, stop in runs}
+
+
+def runs_of_groups(groups: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+    """The order that brings a column of key groups together, and each group with where it starts and stops in it."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    stops = [*starts[1:].tolist(), len(groups)]
+    return order, list(zip(ordered[starts].tolist(), starts.tolist(), stops, strict=True))
 
 
 def _taken(column: list[Any] | None, order: npt.NDArray[np.int64]) -> Any:

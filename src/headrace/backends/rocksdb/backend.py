@@ -140,9 +140,8 @@ class RocksDBBackend(KeyedStateBackend):
 
     def snapshot(self, checkpoint_id: int, *, canonical: bool = False) -> DatabaseSnapshot:
         keeper = self._opened()
-        kept = keeper.freeze(
-            keep=not canonical
-        )  # Step 1 of `snapshot`; waits for the links of the checkpoint before this one
+        # Step 1 of `snapshot`; waits for the links of the checkpoint before this one.
+        kept = keeper.freeze(keep=not canonical)
         for queue in self._timers.values():
             queue.write()
         work = self._canonical(checkpoint_id) if canonical else self._native(checkpoint_id, kept)

@@ -34,10 +34,9 @@ def write_frozen(
     """Bring the changes of one state into the database; how many bytes their values have. `StorageError` if it fails:
     then the database has none of them.
     """
-    keys = [key for changes in spaces.values() for key in changes]
+    keys, values = _flat(spaces)
     if not keys:
         return 0
-    values = [stored for changes in spaces.values() for stored in changes.values()]
     counts = {namespace: len(changes) for namespace, changes in spaces.items()}
     written = 0
     # Entries in the database's memory would be flushed by the import, which does not let other threads run.
@@ -68,8 +67,8 @@ class KeptChanges:
 
     @classmethod
     def of(cls, state: str, spaces: Spaces, to_bytes: Callable[[Any], bytes], *, floats: bool) -> KeptChanges:
-        keys = list(chain.from_iterable(spaces.values()))
-        values: list[Any] | array[float] = list(chain.from_iterable(map(dict.values, spaces.values())))
+        keys, objects = _flat(spaces)
+        values: list[Any] | array[float] = objects
         if floats and None not in values:
             # As long as the old objects are held, new ones are scattered over fresh memory, which slows down
             # everything that is done with them.
@@ -129,3 +128,8 @@ class Sample:
             for key in islice(changes, 0, None, step)
         ]
         return hot
+
+
+def _flat(spaces: Spaces) -> tuple[list[Any], list[Any]]:
+    """Keys and values, in one order, namespace by namespace."""
+    return list(chain.from_iterable(spaces.values())), list(chain.from_iterable(map(dict.values, spaces.values())))

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from headrace.backends.table import groups_of
+from headrace.backends.table import groups_of, runs_of_groups
 from headrace.errors import DamagedCheckpointError, JobDefinitionError
 from headrace.state.key_groups import key_group
 from headrace.state.keys import decode_key, encode_key
@@ -101,13 +101,10 @@ def prefixes_by_group(
         [groups_of(keys[start : start + _COLUMN], max_parallelism) for start in range(0, len(keys), _COLUMN)]
     )
     tails = [tail for namespace, count in counts.items() for tail in [_namespace(namespace)] * count]
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-    for start, places in zip(starts.tolist(), np.split(order, starts[1:]), strict=True):
-        where = places.tolist()
+    order, runs = runs_of_groups(groups)
+    for group, start, stop in runs:
+        where = order[start:stop].tolist()
         raws = [encode_key(keys[place]) for place in where]
-        group = int(ordered[start])
         heads = {size: _HEAD.pack(group, size) for size in set(map(len, raws))}
         if len(heads) == len(counts) == 1:
             (head,), tail = heads.values(), tails[0]
