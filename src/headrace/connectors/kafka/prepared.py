@@ -2,7 +2,7 @@
 
     header_len u32 | header (msgpack of `TransactionHeader`) | block | block | …      big-endian
     block:  length u32 | msgpack array of records
-    record: array of topic, value, key, partition, timestamp, headers; what is None at its end is left out
+    record: array of topic, value, key, partition, timestamp, headers; what is None at its end may be left out
 
 The records make it safe that no client can resume the transaction of a dead process: they are sent again, unless the
 marker that is part of the transaction says that it was committed.
@@ -86,11 +86,9 @@ class RecordLog:
         return self.records + len(self._fresh)
 
     def _encode(self) -> None:
+        # As they are: a byte or three more for each that has no headers, and no second tuple of it.
         fresh = self._fresh
-        plain = all(record[3] is None and record[5] is None for record in fresh)
-        block = self._encoder.encode(
-            [record[:3] if record[4] is None else record[:5] for record in fresh] if plain else fresh
-        )
+        block = self._encoder.encode(fresh)
         self._blocks += (_LENGTH.pack(len(block)), block)
         self.records += len(fresh)
         self.size += len(block)

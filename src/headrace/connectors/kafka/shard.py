@@ -121,15 +121,8 @@ class Shard:
             transaction = self._open = self._begin()
         transaction.log.append(record)
         producer = transaction.producer
-        if producer is not None and (self._behind or transaction.overtaken):
-            self._give_up(transaction, "one before it is sent again")
-            return
-        if producer is None:
-            if transaction.log.size > MOST_BEHIND:
-                raise KafkaUnavailableError(
-                    f"Brokers at {self._settings.bootstrap_servers} take no records, and {MOST_BEHIND >> 20} MiB wait "
-                    "in memory. See that they run; the job goes on from its last checkpoint."
-                )
+        if producer is None or self._behind or transaction.overtaken:
+            self._write_later(transaction)
             return
         try:
             send(producer.producer, record)
@@ -139,6 +132,16 @@ class Shard:
         self._since_served += 1
         if self._since_served >= SERVE_EVERY:
             self._serve(transaction, producer)
+
+    def _write_later(self, transaction: OpenTransaction) -> None:
+        """A record is in the log and must not be sent now."""
+        if transaction.producer is not None:
+            self._give_up(transaction, "one before it is sent again")
+        elif transaction.log.size > MOST_BEHIND:
+            raise KafkaUnavailableError(
+                f"Brokers at {self._settings.bootstrap_servers} take no records, and {MOST_BEHIND >> 20} MiB wait "
+                "in memory. See that they run; the job goes on from its last checkpoint."
+            )
 
     def prepare(self, checkpoint_id: int) -> bytes | None:
         """What the checkpoint keeps of the records since the last barrier; None if there were none."""

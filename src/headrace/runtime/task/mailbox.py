@@ -58,15 +58,13 @@ from headrace.runtime.task.edges import Clock, EdgeWriter
 from headrace.runtime.task.gate import CONTROL, Deliver, GiveUp, InputGate, LogComplete, TakeSnapshot
 from headrace.runtime.task.metrics import readings
 from headrace.runtime.task.output import OutputQueue
+from headrace.runtime.task.poll_size import PollSize
 from headrace.runtime.task.records import EdgeCodec
 from headrace.runtime.task.routing import Router
 from headrace.runtime.task.snapshots import RunningSnapshot, SnapshotWriter
 from headrace.runtime.task.spill import Queued
 
 PROGRESS_EVERY_S = 1.0
-POLL_AIM_S = 0.005
-"""A poll takes about so long: a trigger never waits much longer for a source."""
-MOST_POLLED = 16_384
 IDLE_BACKOFF_S = (0.001, 0.02)
 
 
@@ -130,7 +128,7 @@ class Mailbox:
         self._requested: set[tuple[str, int]] = set()
         self._rest_until: dict[int, float] = {}
         self._backoff: dict[int, float] = {}
-        self._poll_limit = 256
+        self._poll_size = PollSize()
         self._drained = False
         self._released = False
         self._stopped = False
@@ -378,14 +376,14 @@ class Mailbox:
             if subtask.ended or (self._rest_until.get(index, 0.0) > now and not source.woken):
                 continue
             self._clock.born_us = time.time_ns() // 1_000
-            started = time.monotonic()
-            answer = source.poll(self._poll_limit)
+            started, busy = time.monotonic(), time.thread_time()
+            answer = source.poll(self._poll_size.limit)
             if isinstance(answer, int):
                 worked = True
                 self._backoff.pop(index, None)
                 self._rest_until.pop(index, None)
                 if answer:
-                    self._adapt(time.monotonic() - started, answer)
+                    self._poll_size.polled(answer, time.thread_time() - busy, time.monotonic() - started)
                     failpoints.hit("record", f"{self._level}.{self._slot}")
                 continue
             if answer is PollStatus.ENDED:
@@ -403,13 +401,6 @@ class Mailbox:
                 self._backoff[index] = backoff
                 self._rest_until[index] = now + backoff if known is None else max(known, now + 0.0005)
         return worked
-
-    def _adapt(self, took_s: float, records: int) -> None:
-        """Poll so much at a time that one poll, with all that is chained to the source, takes a few milliseconds."""
-        if took_s <= 0:
-            return
-        aim = POLL_AIM_S * records / took_s
-        self._poll_limit = int(max(1, min(MOST_POLLED, 0.5 * self._poll_limit + 0.5 * aim)))
 
     def _note_drained(self) -> None:
         if (
