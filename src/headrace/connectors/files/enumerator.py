@@ -4,6 +4,9 @@ A fixed set is listed once, at the first start. A watched folder is looked at ag
 looks in a row saw it with the same size and time, so one that is still being written waits. Its age plays no part. A
 file that counted once is remembered for the life of the job; if its name turns up with another size or time, it was
 rewritten: that is counted and logged, and it is not read again. Write new rows into a new file.
+
+The first look of a new job refuses a path that is not there. Later the folder may be away for a while, as while it is
+mounted anew: that is logged once, and nothing is found until it is back.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.connectors.files.listing import list_files
+from headrace.connectors.files.listing import list_files, list_present_files
 from headrace.connectors.files.split import FileSplit, Fingerprint
 from headrace.connectors.source import EnumeratorContext, SplitEnumerator
 
@@ -41,6 +44,8 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
         self._fresh = restored is None
         self._state = _State([], {}, 0) if restored is None else msgspec.msgpack.decode(restored, type=_State)
         self._seen_once: dict[str, Fingerprint] = {}
+        self._away: set[str] = set()
+        """Paths that could not be looked at the last time."""
         self._asking: list[int] = []
 
     @property
@@ -49,12 +54,24 @@ class FileEnumerator(SplitEnumerator[FileSplit]):
 
     def start(self) -> None:
         if self._watching:
-            self.discover()
+            if self._fresh:
+                self._take(list_files(self._paths))
+            else:
+                self.discover()
         elif self._fresh:
             self._state.waiting = [FileSplit(path, *print_) for path, print_ in list_files(self._paths).items()]
 
     def discover(self) -> None:
-        found = list_files(self._paths)
+        found, away = list_present_files(self._paths)
+        for path, error in away.items():
+            if path not in self._away:
+                log.warning("%s cannot be looked at (%s). Nothing is found there until it is back.", path, error)
+        for path in self._away - away.keys():
+            log.info("%s can be looked at again.", path)
+        self._away = set(away)
+        self._take(found)
+
+    def _take(self, found: dict[str, Fingerprint]) -> None:
         still_new: dict[str, Fingerprint] = {}
         for path, looks in found.items():
             known = self._state.known.get(path)

@@ -7,7 +7,9 @@ files of zero length: somebody has created them and not written them yet. A file
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -39,30 +41,62 @@ def local_paths(paths: Sequence[str | os.PathLike[str]], what: str) -> tuple[str
 
 
 def list_files(paths: Sequence[str]) -> dict[str, Fingerprint]:
-    """Every readable file under the paths with its fingerprint, sorted by path."""
+    """Every readable file under the paths with its fingerprint, sorted by path. A path that is not there is refused."""
     found: dict[str, Fingerprint] = {}
     for path in paths:
-        for file in _candidates(path):
-            try:
-                status = os.stat(file)
-            except FileNotFoundError:
-                continue  # deleted, or renamed into its final name, since the folder was listed
-            if status.st_size > 0:
-                found[file] = Fingerprint.of(status)
+        try:
+            found.update(_files_at(path))
+        except FileNotFoundError:
+            raise ConfigurationError(
+                f"{path} does not exist. Create the folder or file, or correct the path of FileSource."
+            ) from None
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path} cannot be looked at: {error}. Let the driver read it, or correct the path of FileSource."
+            ) from error
     return dict(sorted(found.items()))
 
 
+def list_present_files(paths: Sequence[str]) -> tuple[dict[str, Fingerprint], dict[str, OSError]]:
+    """The same of the paths that can be looked at now, and the others with what is in the way."""
+    found: dict[str, Fingerprint] = {}
+    away: dict[str, OSError] = {}
+    for path in paths:
+        try:
+            found.update(_files_at(path))
+        except OSError as error:
+            away[path] = error
+    return dict(sorted(found.items())), away
+
+
+def _files_at(path: str) -> dict[str, Fingerprint]:
+    found: dict[str, Fingerprint] = {}
+    for file in _candidates(path):
+        try:
+            status = os.stat(file)
+        except FileNotFoundError:
+            continue  # deleted, or renamed into its final name, since the folder was listed
+        if status.st_size > 0:
+            found[file] = Fingerprint.of(status)
+    return found
+
+
 def _candidates(path: str) -> Iterator[str]:
-    if os.path.isfile(path):
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode):
         yield path
-    elif os.path.isdir(path):
-        for folder, folders, files in os.walk(path):
-            folders[:] = sorted(name for name in folders if not is_hidden(name))
-            yield from (str(Path(folder, name)) for name in files if not is_hidden(name))
-    else:
-        raise ConfigurationError(
-            f"{path} does not exist. Create the folder or file, or correct the path of FileSource."
-        )
+        return
+    if not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "neither a file nor a folder", path)
+
+    def refused(error: OSError) -> None:
+        # Of folders below, those that may not be read are left out, and some are gone since their name was seen.
+        if error.filename == path:
+            raise error
+
+    for folder, folders, files in os.walk(path, onerror=refused):
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
+        yield from (str(Path(folder, name)) for name in files if not is_hidden(name))
 
 
 def is_hidden(name: str) -> bool:
