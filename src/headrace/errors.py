@@ -11,6 +11,7 @@ HeadraceError
 ├── ConfigurationError          a setting is wrong: the message names it and the wanted value
 │   └── MissingDependencyError
 ├── RecordError                 a record that cannot be handled
+│   ├── DataLossError           input that was still to be read is gone: the job stops
 │   ├── InvalidKeyError
 │   └── UserFunctionError       the user's own code raised
 ├── CheckpointError             one checkpoint did not complete; the job goes on
@@ -33,6 +34,7 @@ HeadraceError
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 
 
 class HeadraceError(Exception):
@@ -77,6 +79,23 @@ class MissingDependencyError(ConfigurationError, ImportError):
 
 class RecordError(HeadraceError):
     """A single record could not be handled."""
+
+
+class DataLossError(RecordError):
+    """Input that a source had still to read is gone. The job stops and does not restart: every attempt would find the
+    same gap. The message names what is gone and the way out.
+
+    Connectors subclass it, with an `__init__` that takes the message and named facts and hands both on. Facts are texts
+    and whole numbers: the class and they are what goes from the task to the program.
+    """
+
+    def __init__(self, message: str, /, **facts: str | int) -> None:
+        super().__init__(message)
+        self.facts = facts
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Named arguments do not survive the default way of pickling an exception.
+        return partial(type(self), **self.facts), (str(self),)
 
 
 class InvalidKeyError(RecordError, ValueError):

@@ -2,12 +2,12 @@
 
 KafkaUnavailableError   (HeadraceError)        brokers do not answer: the restart strategy decides
 KafkaTopicError         (ConfigurationError)   a topic that is missing or cannot serve
-KafkaDataLossError      (RecordError)          records that are needed are gone: topic, partition, offsets
+KafkaDataLossError      (DataLossError)        records that are needed are gone: topic, partition, offsets
 """
 
 from __future__ import annotations
 
-from headrace.errors import ConfigurationError, HeadraceError, RecordError
+from headrace.errors import ConfigurationError, DataLossError, HeadraceError
 
 
 class KafkaUnavailableError(HeadraceError):
@@ -18,11 +18,11 @@ class KafkaTopicError(ConfigurationError):
     """A topic does not exist, or is not as the job needs it."""
 
 
-class KafkaDataLossError(RecordError):
-    """Records between a saved position and what the topic still has are gone."""
+class KafkaDataLossError(DataLossError):
+    """Records between a saved position and what the topic still has are gone. The job is not restarted."""
 
     def __init__(self, message: str, *, topic: str, partition: int, wanted: int, first: int, end: int) -> None:
-        super().__init__(message)
+        super().__init__(message, topic=topic, partition=partition, wanted=wanted, first=first, end=end)
         self.topic = topic
         self.partition = partition
         self.wanted = wanted
@@ -31,11 +31,3 @@ class KafkaDataLossError(RecordError):
         """The first offset that is still there."""
         self.end = end
         """The offset behind the last record."""
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Named arguments do not survive the default way of pickling an exception.
-        return _data_loss, (str(self), self.topic, self.partition, self.wanted, self.first, self.end)
-
-
-def _data_loss(message: str, topic: str, partition: int, wanted: int, first: int, end: int) -> KafkaDataLossError:
-    return KafkaDataLossError(message, topic=topic, partition=partition, wanted=wanted, first=first, end=end)

@@ -95,6 +95,8 @@ class Failed(Message, frozen=True):
     record: str = ""
     location: str = ""
     cause: str = ""
+    facts: dict[str, str | int] | None = None
+    """Of a `DataLossError`, which the driver rebuilds with its own type; None for any other error."""
 
 
 class ResultsHello(Message, frozen=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from headrace.errors import HeadraceError, RestoreError, StateConflictError, UserFunctionError
+from headrace.errors import DataLossError, HeadraceError, RestoreError, StateConflictError, UserFunctionError
 from headrace.runtime.control import messages as msg
 from headrace.runtime.job.savepoints import SavepointOrder
 
@@ -86,6 +87,8 @@ def error_of(message: msg.Failed, *, restoring: bool) -> HeadraceError:
     """The error that a task told of. `restoring`: no task has begun, so state that does not fit will never fit."""
     if restoring and message.error in _REFUSALS:
         return _REFUSALS[message.error](message.message)
+    if message.facts is not None:
+        return _loss_of(message.error, message.message, message.facts)
     if message.operator:
         return UserFunctionError(
             message.message,
@@ -105,3 +108,19 @@ _REFUSALS: dict[str, type[HeadraceError]] = {
     "StateConflictError": StateConflictError,
 }
 """What trying again cannot help with, by the name that the task gave."""
+
+
+def _loss_of(name: str, text: str, facts: dict[str, str | int]) -> DataLossError:
+    """The data loss with its own type. Its module is loaded here too, as the program has the source that raises it."""
+    kind = next((kind for kind in _kinds_of(DataLossError) if kind.__name__ == name), DataLossError)
+    try:
+        return kind(text, **facts)
+    except TypeError:
+        # A subclass that cannot be made from its own facts; that it is a loss must not get lost for that.
+        return DataLossError(text, **facts)
+
+
+def _kinds_of(error: type[DataLossError]) -> Iterator[type[DataLossError]]:
+    yield error
+    for kind in error.__subclasses__():
+        yield from _kinds_of(kind)

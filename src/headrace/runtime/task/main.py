@@ -24,7 +24,7 @@ from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.local_files import LocalFirstFileStore
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.checkpoint.storage.paths import WriterScope
-from headrace.errors import FencedError, HeadraceError, UserFunctionError
+from headrace.errors import DataLossError, FencedError, HeadraceError, UserFunctionError
 from headrace.operators.base import Attention, OperatorContext, Restored
 from headrace.operators.collect import Collected as CollectedRecords
 from headrace.plan.graph import Edge, Node
@@ -451,10 +451,25 @@ def _failure_message(error: BaseException, level: int, slot: int) -> messages.Fa
         # A refusal of ours inside of user code (state that does not fit) keeps its name: trying again cannot help.
         own = error.__cause__ if isinstance(error.__cause__, HeadraceError) else error
         return messages.Failed(
-            type(own).__name__, str(error), error.operator, error.uid, error.record, error.location, error.cause
+            type(own).__name__,
+            str(error),
+            error.operator,
+            error.uid,
+            error.record,
+            error.location,
+            error.cause,
+            _facts_of(own),
         )
     cause = "".join(traceback.format_exception(error))
-    return messages.Failed(type(error).__name__, f"Task {level}.{slot}: {type(error).__name__}: {error}", cause=cause)
+    text = f"Task {level}.{slot}: {type(error).__name__}: {error}"
+    return messages.Failed(type(error).__name__, text, cause=cause, facts=_facts_of(error))
+
+
+def _facts_of(error: BaseException) -> dict[str, str | int] | None:
+    if not isinstance(error, DataLossError):
+        return None
+    # Whatever a connector gave: the message must reach the driver.
+    return {name: fact if type(fact) is int else str(fact) for name, fact in error.facts.items()}
 
 
 def _path_or_none(text: str) -> Path | None:
