@@ -43,7 +43,7 @@ and what is wanted. Keys that Headrace does not know are kept and left alone.
 SECTIONS = (
     ("Job", ("pipeline.", "parallelism.", "execution.buffer", "execution.runtime", "execution.sorted", "spark.")),
     ("Checkpoints", ("execution.checkpointing.",)),
-    ("Recovery", ("execution.state-recovery.", "restart-strategy.")),
+    ("Recovery", ("execution.initialization.", "execution.state-recovery.", "restart-strategy.")),
     ("State backends", ("state.",)),
 )
 

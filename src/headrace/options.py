@@ -180,6 +180,13 @@ BUFFER_TIMEOUT = Option(
     "How long a record waits for company before it leaves its task; 0 sends each at once.",
     former=("execution.buffer-timeout",),
 )
+INITIALIZATION_TIMEOUT = Option(
+    "execution.initialization.timeout",
+    DURATION,
+    1_800_000,
+    "How long tasks may take to restore their state and to open their functions. An attempt whose tasks are not ready "
+    "then has failed.",
+)
 CHECKPOINT_INTERVAL = Option(
     "execution.checkpointing.interval", DURATION, None, "Time between two checkpoints. Not set: checkpointing is off."
 )

@@ -15,7 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace import MapFunction
+from ledger import LedgerSource, LedgerSplit
+
+from headrace import MapFunction, RuntimeContext
+from headrace.connectors.queue_enumerator import Dealing, QueueEnumerator
 from headrace.runtime.control.client import ControlClient
 from headrace.runtime.control.results import ResultsClient
 
@@ -85,3 +88,44 @@ class AlwaysFailing(MapFunction):
         if self._at(value):
             raise_an_error()
         return value
+
+
+class NeverOpen(MapFunction):
+    """Loads for ever."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        block_for_ever()
+
+    def map(self, value: Any) -> Any:
+        return value
+
+
+class ForgetfulEnumerator(QueueEnumerator[LedgerSplit]):
+    """Cannot say once what it must remember, in the driver, when the third checkpoint begins."""
+
+    mark = ""
+    asked = 0
+
+    def snapshot_state(self) -> bytes:
+        self.asked += 1
+        if self.asked == 3 and once(self.mark):
+            raise_an_error()
+        return super().snapshot_state()
+
+
+class ForgetfulSource(LedgerSource):
+    """The ledger with such an enumerator."""
+
+    mark = ""
+
+    def create_enumerator(self, context: Any, restored: bytes | None) -> ForgetfulEnumerator:
+        splits = self.ledger.splits
+        enumerator = ForgetfulEnumerator(
+            context,
+            LedgerSplit,
+            first=lambda: [LedgerSplit(first, splits) for first in range(splits)],
+            restored=restored,
+            dealing=Dealing.ALL_AT_ONCE,
+        )
+        enumerator.mark = self.mark
+        return enumerator

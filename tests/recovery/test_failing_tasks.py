@@ -10,7 +10,7 @@ import saboteurs
 from checkpoints import restored_by_attempt
 from ledger import Bookkeeper, Ledger, LedgerSink, LedgerSource, ledger_stream
 
-from headrace import RestartStrategies, WatermarkStrategy
+from headrace import Configuration, RestartStrategies, WatermarkStrategy
 from headrace.errors import HeadraceError, JobFailedError, UserFunctionError
 from headrace.plan.restart import RestartStrategy
 
@@ -20,8 +20,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 def sabotaged(env: Any, ledger: Ledger, saboteur: Any) -> Any:
     """The ledger with a saboteur in the task of the books, where only some slots meet the record in question."""
     records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
-    lines = records.key_by(lambda record: record[0]).process(Bookkeeper(ledger.window)).uid("books").name("books")
-    return lines.map(saboteur).uid("tampered").name("tampered books")
+    return booked(records, ledger).map(saboteur).uid("tampered").name("tampered books")
+
+
+def booked(records: Any, ledger: Ledger) -> Any:
+    return records.key_by(lambda record: record[0]).process(Bookkeeper(ledger.window)).uid("books").name("books")
 
 
 def at_key_3(line: Any) -> bool:
@@ -55,6 +58,39 @@ def test_one_bad_task_is_one_restart_and_the_books_stay_exact(
     assert result.restarts == 1
     (failure,) = job.kinds("failure")
     assert failure["error"] == ("UserFunctionError" if deed is saboteurs.raise_an_error else "TaskDiedError")
+
+
+def test_a_source_that_raises_in_the_driver_is_one_restart_and_the_books_stay_exact(
+    bench: Any, faults: Any, start: Any
+) -> None:
+    faults.planned = 1
+    ledger = Ledger(length=300, rate=3_000).holding_for(faults)
+    source, sink = saboteurs.ForgetfulSource(ledger), LedgerSink(bench.directory / "out")
+    source.mark = str(faults.log / "deed")
+    env = bench.env(interval=50)
+    records = env.from_source(source, WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
+    booked(records, ledger).sink_to(sink).uid("sink")
+
+    job = start(env)
+    result = job.finish()
+
+    assert ledger.problems(sink.lines()) == []
+    assert result.restarts == 1
+    (failure,) = job.kinds("failure")
+    assert failure["error"] == "UserFunctionError"
+    for part in ('Operator "ledger" (uid "src")', "snapshot_state()", saboteurs.__file__, "do not balance"):
+        assert part in failure["message"]
+
+
+def test_a_function_that_does_not_open_in_time_is_named_with_the_option(bench: Any, start: Any) -> None:
+    env = bench.env(parallelism=1, restarts=0)
+    env.configure(Configuration({"execution.initialization.timeout": "50 ms"}))
+    env.from_collection([1], int).map(saboteurs.NeverOpen()).name("model").print()
+
+    with pytest.raises(
+        JobFailedError, match=r"tasks 0\.0 \(.*model.*opening functions.*raise execution\.initialization"
+    ):
+        start(env).finish()
 
 
 def test_the_error_a_user_sees_is_their_own_with_operator_record_and_line(bench: Any, start: Any) -> None:

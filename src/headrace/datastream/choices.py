@@ -58,6 +58,7 @@ class Choices:
     restart: RestartStrategy | FallBackRestart | None = None
     object_reuse: bool = False
     buffer_timeout_ms: int = 5
+    initialization_timeout_ms: int = 1_800_000
     runtime_mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING
     sort_memory_bytes: int = 128 * 1024 * 1024
     job_parameters: dict[str, str] = field(default_factory=dict)
@@ -87,6 +88,14 @@ class Choices:
                 "A cell that is full leaves at once in any case."
             )
         self.buffer_timeout_ms = timeout_ms
+
+    def set_initialization_timeout(self, timeout_ms: int) -> None:
+        if timeout_ms < 1:
+            raise ConfigurationError(
+                f"{options.INITIALIZATION_TIMEOUT.key} is {timeout_ms} ms, in which no task can get ready; wanted a "
+                'duration such as "30 min".'
+            )
+        self.initialization_timeout_ms = timeout_ms
 
     def checkpoint(self, **changes: Any) -> None:
         """Change checkpoint settings; they are checked at once."""
@@ -137,6 +146,7 @@ class Choices:
             (options.PARALLELISM, self.set_parallelism),
             (options.MAX_PARALLELISM, self.set_max_parallelism),
             (options.BUFFER_TIMEOUT, self.set_buffer_timeout),
+            (options.INITIALIZATION_TIMEOUT, self.set_initialization_timeout),
         ):
             if given(option):
                 setter(get(option))  # type: ignore[arg-type]  # an option that is given has a value
@@ -201,6 +211,7 @@ class Choices:
             restart=effective_restart(self.restart, checkpointing.enabled),
             object_reuse=self.object_reuse,
             buffer_timeout_ms=self.buffer_timeout_ms,
+            initialization_timeout_ms=self.initialization_timeout_ms,
             job_parameters=dict(self.job_parameters),
             restore_from=self.restore_from if overrides.restore_from is None else overrides.restore_from,
             claim=self.claim or overrides.claim,

@@ -322,21 +322,42 @@ def failure_in(operator: Operator, record: Any, error: BaseException) -> UserFun
     if isinstance(error, UserFunctionError):
         return error
     context = operator.context
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
-    location = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "inside Headrace"
+    location = _users_line(error)
     shown = _short(record)
-    own = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
-    cause = "".join(traceback.format_exception(error))
     where = f" (declared at {context.declared_at})" if context.declared_at else ""
     return UserFunctionError(
         f'Operator "{context.name}" (uid "{context.uid}", subtask {context.subtask}){where} failed on record '
-        f"{shown} at {location}: {own}",
+        f"{shown} at {location}: {_own_words(error)}",
         operator=context.name,
         uid=context.uid,
         record=shown,
         location=location,
-        cause=cause,
+        cause="".join(traceback.format_exception(error)),
     )
+
+
+def failure_in_driver(name: str, uid: str, declared_at: str, method: str, error: BaseException) -> UserFunctionError:
+    """The same for code of a source or a sink that the driver calls, where there is no subtask and no record."""
+    location = _users_line(error)
+    where = f" (declared at {declared_at})" if declared_at else ""
+    return UserFunctionError(
+        f'Operator "{name}" (uid "{uid}"){where} failed in {method}, which the driver calls, at {location}: '
+        f"{_own_words(error)}",
+        operator=name,
+        uid=uid,
+        record=f"(none: {method} in the driver)",
+        location=location,
+        cause="".join(traceback.format_exception(error)),
+    )
+
+
+def _users_line(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "inside Headrace"
+
+
+def _own_words(error: BaseException) -> str:
+    return str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
 
 
 def _short(record: Any, limit: int = 200) -> str:

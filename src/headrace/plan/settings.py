@@ -93,6 +93,8 @@ class JobSettings:
     object_reuse: bool = False
     buffer_timeout_ms: int = 5
     """How long a record waits for company before its cell leaves; 0 sends each record at once."""
+    initialization_timeout_ms: int = 1_800_000
+    """How long tasks may take, after the last of them has joined, to restore their state and open their functions."""
     job_parameters: dict[str, str] = field(default_factory=dict)
     restore_from: str | None = None
     """A checkpoint or savepoint to begin from; None for the newest complete one of this job."""

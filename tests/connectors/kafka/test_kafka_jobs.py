@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 from programs import Program, kill_an_executor
 
-from headrace import Time, TumblingEventTimeWindows, Types, WatermarkStrategy
+from headrace import FileSink, Time, TumblingEventTimeWindows, Types, WatermarkStrategy
 from headrace.connectors.kafka import (
     DeliveryGuarantee,
     JsonRowDeserializationSchema,
     JsonRowSerializationSchema,
+    KafkaDataLossError,
     KafkaOffsetsInitializer,
     KafkaRecordSerializationSchema,
     KafkaSink,
     KafkaSource,
+    SimpleStringSchema,
 )
 from headrace.connectors.kafka.client import kafka
 from headrace.testing.kafka_broker import KafkaBroker
@@ -255,3 +257,38 @@ def test_source_window_and_sink_step_by_step(
     assert sums(committed=True) == [(7, 1_000), (8, 11_000), (8, 20_000)]
     assert len(sums(committed=False)) == 4, "a reader of uncommitted records sees what was given up as well"
     assert job.report.restarts == 1
+
+
+def test_records_that_retention_deleted_end_the_job_with_kafkas_own_error_and_no_restart(
+    kafka_broker: KafkaBroker, new_topic: Callable[..., str], bench: Any, start: Any
+) -> None:
+    topic = new_topic("payments")
+
+    def begin() -> Any:
+        env = bench.env(parallelism=1, interval=50)
+        reading = KafkaSource.builder().set_bootstrap_servers(kafka_broker.bootstrap_servers).set_topics(topic)
+        source = reading.set_value_only_deserializer(SimpleStringSchema()).build()
+        payments = env.from_source(source, WatermarkStrategy.no_watermarks(), "payments").uid("payments")
+        payments.sink_to(FileSink.text(bench.directory / "out")).uid("out")
+        return start(env)
+
+    kafka_broker.produce(topic, [("a", f"{n}") for n in range(100)])
+    job = begin()
+    job.wait_until_read(100)
+    job.suspend()
+    kafka_broker.produce(topic, [("a", f"{n}") for n in range(100, 200)])
+    library = kafka("the test")
+    for deleted in kafka_broker.admin().delete_records([library.TopicPartition(topic, 0, 150)]).values():
+        deleted.result(90)
+
+    again = begin()
+    with pytest.raises(KafkaDataLossError) as loss:
+        again.finish()
+
+    error = loss.value
+    assert (error.topic, error.partition, error.wanted, error.first, error.end) == (topic, 0, 100, 150, 200)
+    assert 'Operator "payments" (uid "payments"' in str(error)
+    assert "50 records were deleted by retention" in str(error)
+    assert again.report.restarts == 0
+    (failure,) = again.kinds("failure")
+    assert failure["error"] == "KafkaDataLossError"

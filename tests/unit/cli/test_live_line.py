@@ -59,6 +59,13 @@ class TestOnATerminal:
             "▸ alerts  in 50,012/s  out 750/s  latency 12 ms  lag 340 ms  checkpoint 12 in 110 ms, 1.2 MiB  restarts 0"
         ]
 
+    def test_tasks_on_the_way_to_their_start_are_shown_as_such(self, screen: Screen, board: StatusBoard) -> None:
+        board.update(starting="restoring state and opening functions, 1 of 4 tasks ready")
+        assert screen.lines() == ["▸ alerts  restoring state and opening functions, 1 of 4 tasks ready"]
+        board.update(status=JobStatus.RUNNING, starting="")
+        board.update(status=JobStatus.RESTARTING, starting="2 of 4 tasks have joined")
+        assert screen.lines()[-1].startswith("▸ alerts  restarting  2 of 4 tasks have joined  in 0/s")
+
     def test_events_stay_above_the_line(self, screen: Screen, board: StatusBoard) -> None:
         start(board)
         board.event("failure", error="TaskDiedError", message="Task 1.0 (pid 9) ended without a word.")
@@ -162,6 +169,24 @@ class TestElsewhere:
             status,
             status,
             'job "alerts" finished after 11.0 s: 0 records in, 0 out, 0 checkpoints, 0 restarts',
+        ]
+
+    def test_a_long_restore_is_told_of_from_time_to_time(self) -> None:
+        out, now = io.StringIO(), [0.0]
+        board = new_board()
+        lines = LogLines(SETTINGS, board, out, every_s=5.0, clock=lambda: now[0])
+        board.listeners.append(lines.on_report)
+        for second in range(12):
+            now[0] = float(second)
+            board.update(starting=f"opening functions, {second} of 20 tasks ready")
+        board.update(status=JobStatus.FAILING, starting="")
+        now[0] = 100.0
+        board.update(status=JobStatus.RESTARTING)
+        said = [line.partition(" headrace: ")[2] for line in out.getvalue().splitlines()]
+        assert said == [
+            'job "alerts" starting',
+            'job "alerts": opening functions, 5 of 20 tasks ready',
+            'job "alerts": opening functions, 10 of 20 tasks ready',
         ]
 
     def test_the_ready_line_says_what_the_storage_survives(self) -> None:

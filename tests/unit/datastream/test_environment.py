@@ -51,6 +51,7 @@ def test_defaults() -> None:
     settings = settings_of(new_env())
     assert (settings.name, settings.job_id) == ("job", "job")
     assert (settings.parallelism, settings.max_parallelism, settings.buffer_timeout_ms) == (1, 128, 5)
+    assert settings.initialization_timeout_ms == 1_800_000
     assert settings.checkpointing.interval_ms is None
     assert isinstance(settings.checkpointing.storage, JobManagerCheckpointStorage)
     assert settings.backend == HeapOptions()
@@ -167,6 +168,7 @@ def test_unaligned_checkpoints_make_no_sense_at_least_once() -> None:
         (lambda env: env.enable_checkpointing(0), "checkpoint interval is 0 ms"),
         (lambda env: env.enable_checkpointing("1 s"), "is no duration"),
         (lambda env: env.set_buffer_timeout(-1), "buffer timeout is -1 ms"),
+        (lambda env: new_env(**{"execution.initialization.timeout": "0"}), "execution.initialization.timeout is 0 ms"),
         (lambda env: env.set_state_backend("rocksdb"), r"wanted HashMapStateBackend\(\)"),
         (lambda env: env.set_restart_strategy("fixed-delay"), "wanted one of RestartStrategies"),
         (lambda env: env.set_checkpoint_storage(7), "wanted a URI"),
@@ -188,6 +190,7 @@ def test_a_configuration_sets_what_setters_set(tmp_path: Path) -> None:
                 "pipeline.object-reuse": "true",
                 "pipeline.global-job-parameters": "city:Graz, limit:90",
                 "execution.buffer-timeout.interval": "20 ms",
+                "execution.initialization.timeout": "2 h",
                 "execution.checkpointing.interval": "30s",
                 "execution.checkpointing.mode": "AT_LEAST_ONCE",
                 "execution.checkpointing.alignment.max-size": "8 mb",
@@ -206,6 +209,7 @@ def test_a_configuration_sets_what_setters_set(tmp_path: Path) -> None:
         )
     )
     assert (settings.parallelism, settings.max_parallelism, settings.buffer_timeout_ms) == (4, 256, 20)
+    assert settings.initialization_timeout_ms == 7_200_000
     assert settings.object_reuse
     assert settings.job_parameters == {"city": "Graz", "limit": "90"}
     checkpointing = settings.checkpointing

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import failpoints
-from headrace.checkpoint.handles import RestoredBytes
 from headrace.checkpoint.job_directory import JobDirectory, PublishOutcomeUnknownError
 from headrace.checkpoint.lifecycle import actions as act
 from headrace.checkpoint.lifecycle import facts
@@ -52,13 +51,13 @@ from headrace.runtime.job.outcomes import (
 )
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders, savepoint_of
+from headrace.runtime.job.startup import Startup
 from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard, now_ms
 from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.spark.submit import LevelSpec, SparkJob
 from headrace.runtime.task.deployment import LevelDeployment, without_other_levels
 from headrace.runtime.task.main import LevelTask
 
-START_TIMEOUT_S = 120.0
 CAUSE_WAIT_S = 0.5
 """A dead task is known by its closed connection; its neighbour's error, if there is one, follows within this time."""
 TEARDOWN_S = 15.0
@@ -129,11 +128,8 @@ class Attempt:
         )
         self._enumerators = Enumerators(plan, self._send_to_reader)
         self._enumerator_states: dict[int, dict[str, bytes]] = {}
-        self._ready: set[TaskKey] = set()
-        self._restored = RestoredBytes()
-        self._pids: dict[str, int] = {}
+        self._startup = Startup(plan, settings.initialization_timeout_ms, restores=restoration.restore is not None)
         self._released = False
-        self._started_at = time.monotonic()
         self._lost: tuple[float, TaskLost] | None = None
         self._tick_at = time.monotonic() + 1.0
 
@@ -164,17 +160,14 @@ class Attempt:
             threading.Thread(target=self._watch_spark, name="spark-watch", daemon=True).start()
             outcome = self._loop()
         except HeadraceError as error:
-            outcome = Outcome(End.FAILED, error)
+            outcome = self._failed(error)
         finally:
             self._tear_down()
         return outcome
 
     def positions(self) -> SourcePositions:
         """Where sources stand, for a restart without checkpoints."""
-        splits: dict[str, list[bytes]] = {}
-        for (uid, _), known in self._enumerators.positions.items():
-            splits.setdefault(uid, []).extend(known.values())
-        return SourcePositions(self._enumerators.snapshot(), splits)
+        return self._enumerators.standing()
 
     # -- setting up
 
@@ -251,23 +244,21 @@ class Attempt:
         if now >= self._tick_at:
             self._tick_at = now + 1.0
             self._enumerators.discover(now_ms())
-            self._board.tick()
+            if self._startup.complete:
+                self._board.tick()
+            else:
+                self._board.update(starting=self._startup.words())
         if self._lost is not None and now >= self._lost[0] + CAUSE_WAIT_S:
             return self._failed(self._death(self._lost[1]))
-        if len(self._ready) < len(self._tasks) and now - self._started_at > START_TIMEOUT_S:
-            missing = sorted(self._tasks - {facts.TaskId(*t) for t in self._ready})
-            return self._failed(
-                TaskDiedError(
-                    f"After {START_TIMEOUT_S:g} s the tasks {', '.join(f'{t.level}.{t.slot}' for t in missing)} were "
-                    "not ready. Look at Spark's executors, and whether they reach the driver's control port."
-                )
-            )
+        overdue = self._startup.overdue()
+        if overdue is not None:
+            return self._failed(overdue)
         return self._perform(self._lifecycle.handle(facts.Tick(), now_ms()))
 
     def _on_event(self, event: Any) -> Outcome | None:
         match event:
             case TaskJoined(task, hello):
-                self._pids[f"{task[0]}.{task[1]}"] = hello.pid
+                self._startup.joined(task, hello.pid)
                 self._server.send(task, self._restoration.deploy(*task))
             case TaskSaid(task, message):
                 return self._on_message(task, message)
@@ -303,9 +294,8 @@ class Attempt:
         now = now_ms()
         match message:
             case msg.Ready(_, restored):
-                self._restored += restored
-                self._ready.add(task)
-                if len(self._ready) == len(self._tasks):
+                self._startup.ready(task, restored)
+                if self._startup.complete:
                     self._begin()
             case msg.SplitRequest() | msg.Announced() | msg.Reached():
                 self._enumerators.hear(message)
@@ -331,7 +321,7 @@ class Attempt:
             case msg.Progress():
                 self._board.progress(task, message)
             case msg.Failed():
-                return self._failed(error_of(message, restoring=len(self._ready) < len(self._tasks)))
+                return self._failed(error_of(message, restoring=not self._startup.complete))
         return None
 
     def _take_results(self, results: msg.Collected) -> None:
@@ -351,26 +341,27 @@ class Attempt:
         self._board.update(
             status=JobStatus.RUNNING,
             attempt=self.number,
-            task_pids=dict(self._pids),
+            task_pids=self._startup.pids,
+            starting="",
             storage=self._settings.checkpointing.storage.location,
-            restored_bytes=self._restored.as_json(),
+            restored_bytes=self._startup.restored.as_json(),
         )
         metadata = self._restoration.metadata
         self._board.event(
             "running",
             attempt=self.number,
             restored=None if metadata is None else metadata.checkpoint_id,
-            started_in_ms=round((time.monotonic() - self._started_at) * 1_000),
-            bytes=self._restored.as_json(),
+            started_in_ms=self._startup.elapsed_ms,
+            bytes=self._startup.restored.as_json(),
         )
 
     def _failed(self, error: HeadraceError) -> Outcome:
-        self._board.update(status=JobStatus.FAILING, last_failure=str(error))
+        self._board.update(status=JobStatus.FAILING, last_failure=str(error), starting="")
         return Outcome(End.FAILED, error)
 
     def _death(self, lost: TaskLost, spark: Exception | None = None) -> HeadraceError:
         level, slot = lost.task
-        pid = self._pids.get(f"{level}.{slot}", 0)
+        pid = self._startup.pid(lost.task)
         detail = f" Spark says: {spark}" if spark is not None else ""
         return TaskDiedError(
             f"Task {level}.{slot} (pid {pid}) ended without a word: killed, out of memory, or its host is gone.{detail}"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from headrace.connectors.source import Source, SplitEnumerator
+from headrace.errors import RestoreError
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan, Node
 from headrace.runtime.control.messages import Announced, AssignSplits, Message, Reached, SplitRequest
 from headrace.runtime.job.alignment import Alignments
+from headrace.runtime.job.outcomes import SourcePositions
+from headrace.runtime.job.users_code import in_code_of
+
+log = logging.getLogger(__name__)
 
 
 class _SourceContext:
@@ -38,7 +44,9 @@ class Enumerators:
     def __init__(self, plan: JobPlan, send: Callable[[str, int, Message], None]) -> None:
         self._send = send
         self._alignments = Alignments(plan, send)
-        self._nodes = [n for n in plan.graph.nodes if isinstance(n.factory, SourceFactory)]
+        self._nodes = {n.uid: n for n in plan.graph.nodes if isinstance(n.factory, SourceFactory)}
+        self._given: dict[str, tuple[bytes | None, Sequence[bytes]]] = {}
+        """State and splits of the enumerators that have not taken theirs yet."""
         self._enumerators: dict[str, SplitEnumerator[Any]] = {}
         self._next_discovery: dict[str, int] = {}
         self._answered: set[tuple[str, int]] = set()
@@ -49,20 +57,25 @@ class Enumerators:
 
     def restore(self, state: Callable[[str], bytes | None], splits: Callable[[str], Sequence[bytes]]) -> None:
         """Create every enumerator, and give back the splits that readers had."""
-        for node in self._nodes:
+        self._given = {uid: (state(uid), splits(uid)) for uid in self._nodes}
+        for uid, node in self._nodes.items():
             source = self._source(node)
-            enumerator = source.create_enumerator(_SourceContext(self, node), state(node.uid))
-            self._enumerators[node.uid] = enumerator
-            decoder = msgspec.msgpack.Decoder(source.split_type)
-            back = [decoder.decode(split) for split in splits(node.uid)]
+            saved, back = self._given[uid]
+            with in_code_of(node, "create_enumerator()"):
+                enumerator = source.create_enumerator(_SourceContext(self, node), saved)
+            self._enumerators[uid] = enumerator
             if back:
-                enumerator.add_splits_back(back)
+                decoded = self._decoded(node, back)
+                with in_code_of(node, "add_splits_back()"):
+                    enumerator.add_splits_back(decoded)
+            del self._given[uid]
 
     def start(self, now_ms: int) -> None:
         for uid, enumerator in self._enumerators.items():
-            enumerator.start()
-            if enumerator.discovery_interval_ms is not None:
-                self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
+            with in_code_of(self._nodes[uid], "start()"):
+                enumerator.start()
+                if enumerator.discovery_interval_ms is not None:
+                    self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
 
     def hear(self, message: SplitRequest | Announced | Reached) -> None:
         """What the task of a reader says."""
@@ -77,7 +90,8 @@ class Enumerators:
     def request(self, uid: str, subtask: int) -> None:
         """A reader asks for a split. If the enumerator gives no answer, the reader is told that there is none now."""
         self._answered.discard((uid, subtask))
-        self._enumerators[uid].handle_split_request(subtask)
+        with in_code_of(self._nodes[uid], "handle_split_request()"):
+            self._enumerators[uid].handle_split_request(subtask)
         if (uid, subtask) not in self._answered:
             self._send(uid, subtask, AssignSplits(uid, subtask, (), last=False))
 
@@ -90,31 +104,65 @@ class Enumerators:
 
     def announced(self, uid: str, subtask: int, splits: Sequence[bytes]) -> None:
         """A reader is about to emit records up to these positions; splits it does not name are finished."""
-        node = next(n for n in self._nodes if n.uid == uid)
-        decoder = msgspec.msgpack.Decoder(self._source(node).split_type)
-        self.positions[uid, subtask] = {decoder.decode(data).split_id: data for data in splits}
+        decoded = self._decoded(self._nodes[uid], splits)
+        self.positions[uid, subtask] = {split.split_id: data for split, data in zip(decoded, splits, strict=True)}
 
     def snapshot(self) -> dict[str, bytes]:
         """The state of all enumerators, in the same step in which a checkpoint is triggered."""
-        return {uid: enumerator.snapshot_state() for uid, enumerator in self._enumerators.items()}
+        return {uid: self._snapshot(uid) for uid in self._enumerators}
+
+    def standing(self) -> SourcePositions:
+        """Where sources stand when the attempt is over, for a restart without checkpoints."""
+        states: dict[str, bytes] = {}
+        splits: dict[str, list[bytes]] = {}
+        for uid in self._nodes:
+            # One that could not be created still stands where it was to go on from.
+            saved, back = self._given[uid] if uid in self._given else (self._snapshot(uid), ())
+            if saved is not None:
+                states[uid] = saved
+            splits[uid] = list(back)
+        for (uid, _), known in self.positions.items():
+            splits[uid].extend(known.values())
+        return SourcePositions(states, splits)
 
     def discover(self, now_ms: int) -> int | None:
         """Run what is due; when to call again."""
         for uid, due in list(self._next_discovery.items()):
             if due <= now_ms:
-                enumerator = self._enumerators[uid]
-                enumerator.discover()
-                assert enumerator.discovery_interval_ms is not None
-                self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
+                self.look(uid)
+                interval_ms = self._enumerators[uid].discovery_interval_ms
+                assert interval_ms is not None
+                self._next_discovery[uid] = now_ms + interval_ms
         return min(self._next_discovery.values(), default=None)
 
     def look(self, uid: str) -> None:
-        """There is something new for this source to discover."""
-        self._enumerators[uid].discover()
+        """There may be something new for this source to discover."""
+        with in_code_of(self._nodes[uid], "discover()"):
+            self._enumerators[uid].discover()
 
     def close(self) -> None:
-        for enumerator in self._enumerators.values():
-            enumerator.close()
+        """The attempt is over, however it ended: what goes wrong here changes nothing about that."""
+        for uid, enumerator in self._enumerators.items():
+            try:
+                enumerator.close()
+            except Exception:
+                log.warning('Source "%s" (uid "%s") failed in close().', self._nodes[uid].name, uid, exc_info=True)
+
+    def _snapshot(self, uid: str) -> bytes:
+        with in_code_of(self._nodes[uid], "snapshot_state()"):
+            return self._enumerators[uid].snapshot_state()
+
+    def _decoded(self, node: Node, splits: Sequence[bytes]) -> list[Any]:
+        with in_code_of(node, "split_type"):
+            kind = self._source(node).split_type
+            decoder = msgspec.msgpack.Decoder(kind)
+        try:
+            return [decoder.decode(split) for split in splits]
+        except msgspec.DecodeError as error:
+            raise RestoreError(
+                f'Source "{node.name}" (uid "{node.uid}") has saved splits that cannot be read as {kind.__name__}: '
+                f"{error}. Give fields that were added to it a default, or give the source a new uid to begin anew."
+            ) from error
 
     @staticmethod
     def _source(node: Node) -> Source[Any]:

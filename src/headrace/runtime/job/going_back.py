@@ -25,6 +25,7 @@ from headrace.connectors.sink import CommittedOutput
 from headrace.errors import CommittedOutputError
 from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan, Node
+from headrace.runtime.job.users_code import in_code_of
 
 MOST_NAMED = 10
 """Pieces of output that an error lists."""
@@ -62,13 +63,18 @@ def output_behind(
     if metadata.job_id != directory.job_id or not points:
         return
     for node in plan.graph.nodes:
-        committer = node.factory.sink.create_committer() if isinstance(node.factory, SinkFactory) else None
+        if not isinstance(node.factory, SinkFactory):
+            continue
+        with in_code_of(node, "create_committer()"):
+            committer = node.factory.sink.create_committer()
         if committer is None:
             continue
         try:
-            found = [o for point in points for o in committer.committed_since(metadata.job_id, node.uid, point)]
+            with in_code_of(node, "committed_since()"):
+                found = [o for point in points for o in committer.committed_since(metadata.job_id, node.uid, point)]
         finally:
-            committer.close()
+            with in_code_of(node, "close() of its committer"):
+                committer.close()
         if found:
             yield node, found
 

@@ -38,19 +38,19 @@ class LogLines:
         self._clock = clock
         self._began = clock()
         self._next: float | None = None
-        """When the next line is due; None while the job does not run."""
+        """When the next line is due; None while the job neither runs nor starts its tasks."""
         self._say(f'job "{settings.name}" starting')
 
     def on_report(self, report: StatusReport) -> None:
         now = self._clock()
-        if report.status is not JobStatus.RUNNING:
+        if report.status is not JobStatus.RUNNING and not report.starting:
             self._next = None
         elif self._next is None:
             self._next = now + self._every_s
         elif now >= self._next:
             self._next = now + self._every_s
-            facts = ", ".join(f"{label} {value}".strip() for label, value in status_parts(report))
-            self._say(f'job "{report.name}": {facts}')
+            running = ", ".join(f"{label} {value}".strip() for label, value in status_parts(report))
+            self._say(f'job "{report.name}": {report.starting or running}')
 
     def on_event(self, event: JobEvent) -> None:
         line = event_text(event, self._board.report, self._settings)
@@ -81,6 +81,8 @@ class LiveLine:
 
     def on_report(self, report: StatusReport) -> None:
         if report.status is JobStatus.CREATED:
+            if report.starting:
+                self._draw(report.starting)
             return
         text = self._title()
         for label, value in status_parts(report):

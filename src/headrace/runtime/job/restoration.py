@@ -13,9 +13,10 @@ from headrace.connectors.sink import Committer
 from headrace.errors import RestoreError
 from headrace.operators.factories import CollectFactory, SinkFactory, SourceFactory
 from headrace.operators.sink import commit_with_retries, payload_of
-from headrace.plan.graph import Broadcast, Custom, JobPlan, Partitioning, Rescale
+from headrace.plan.graph import Broadcast, Custom, JobPlan, Node, Partitioning, Rescale
 from headrace.runtime.control.messages import Deploy, SubtaskRestoration
 from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.users_code import in_code_of
 from headrace.runtime.task.routing import FIXED_ROUTES
 
 
@@ -108,23 +109,28 @@ class Restoration:
                         )
             if not isinstance(node.factory, SinkFactory):
                 continue
-            committer = node.factory.sink.create_committer()
+            with in_code_of(node, "create_committer()"):
+                committer = node.factory.sink.create_committer()
             if committer is None:
                 continue
             try:
                 payloads = [payload_of(item, files) for item in items]
-                committer.attempt_starts(job_id, node.uid, attempt, node.parallelism)
-                committed += self._commit(committer, job_id, node.uid, attempt, payloads)
+                self._commit(committer, job_id, node, attempt, payloads)
+                committed += len(payloads)
             finally:
-                committer.close()
+                with in_code_of(node, "close() of its committer"):
+                    committer.close()
         return committed
 
     @staticmethod
-    def _commit(committer: Committer, job_id: str, uid: str, attempt: int, payloads: list[bytes]) -> int:
+    def _commit(committer: Committer, job_id: str, node: Node, attempt: int, payloads: list[bytes]) -> None:
+        with in_code_of(node, "attempt_starts()"):
+            committer.attempt_starts(job_id, node.uid, attempt, node.parallelism)
         if payloads:
-            commit_with_retries(committer, payloads)
-        committer.abort_leftovers(job_id, uid, attempt, payloads)
-        return len(payloads)
+            with in_code_of(node, "commit()"):
+                commit_with_retries(committer, payloads)
+        with in_code_of(node, "abort_leftovers()"):
+            committer.abort_leftovers(job_id, node.uid, attempt, payloads)
 
 
 def _refuse_fixed_routes_in_flight(plan: JobPlan, metadata: CheckpointMetadata) -> None:

@@ -21,6 +21,7 @@ from headrace.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
     ConfigurationError,
+    DataLossError,
     FencedError,
     HeadraceError,
     JobCanceledError,
@@ -36,6 +37,7 @@ from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
 from headrace.plan.memory import need_of_job
 from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
+from headrace.runtime.job.attempt import Attempt
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
@@ -62,7 +64,10 @@ from headrace.runtime.task.local_directory import remove_abandoned
 LEASE_RENEWAL_S = 2.0
 LOOK_EVERY_S = 0.2
 
-_NO_RESTART = (ConfigurationError, JobDefinitionError, RestoreError, FencedError, JobOwnedError, OutputLostError)
+_NO_RESTART = (
+    *(ConfigurationError, JobDefinitionError, RestoreError),
+    *(FencedError, JobOwnedError, OutputLostError, DataLossError),
+)
 """Trying again cannot help."""
 
 
@@ -246,12 +251,24 @@ class JobRun:
         run = self._directory.open_run()
         session = self._settings.restart.session()
         positions: SourcePositions | None = None
+        started = False
         while True:
-            outcome, positions = self._attempt(handle, run, positions, first=not self._began)
+            attempt: Attempt | None = None
+            try:
+                if started:
+                    # Storage may have been away so long that somebody else runs the job: that one is not fenced off.
+                    self._lease.renew()
+                outcome, attempt = self._attempt(handle, run, positions, first=not self._began)
+            except HeadraceError as error:
+                # Whoever starts a job is told at once what is wrong. Later it is one more failure, as in a task.
+                if not started:
+                    raise
+                outcome = Outcome(End.FAILED, error)
+            started = True
             order = self._orders.stopped
             self._orders.end_attempt("the job failed before it was complete")
             if order is not None and outcome.end is not End.FINISHED and not isinstance(outcome.error, _NO_RESTART):
-                outcome = self._finish_stop(handle, order, outcome)
+                outcome = self._finish_stop(handle, order, outcome, session)
             match outcome.end:
                 case End.FINISHED:
                     self._end_run("FINISHED", JobStatus.FINISHED)
@@ -274,6 +291,8 @@ class JobRun:
                 else:
                     self.board.update(status=JobStatus.SUSPENDED)
                 return
+            if attempt is not None and not (self._settings.checkpointing.enabled or self._settings.batch):
+                positions = attempt.positions()
 
     def _decide(self, outcome: Outcome, session: Any) -> None:
         """Wait for the next attempt, or give up."""
@@ -298,7 +317,8 @@ class JobRun:
 
     def _attempt(
         self, handle: SparkHandle, run: int, positions: SourcePositions | None, *, first: bool
-    ) -> tuple[Outcome, SourcePositions | None]:
+    ) -> tuple[Outcome, Attempt | None]:
+        """How the next attempt ended, and itself if its tasks were started. What prevents that otherwise is raised."""
         directory = self._directory
         number = directory.claim_attempt()
         metadata, outside = self._choose(first)
@@ -347,9 +367,7 @@ class JobRun:
             resume=positions,
             first_complete=(lambda: None) if claimed is None else (lambda: remove_claimed(claimed)),
         )
-        outcome = attempt.run()
-        off = not (self._settings.checkpointing.enabled or self._settings.batch)
-        return outcome, attempt.positions() if off and outcome.end in (End.FAILED, End.GOING_BACK) else None
+        return attempt.run(), attempt
 
     def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, OpenedCheckpoint | None]:
         """The checkpoint to restore, and where it lies if outside.
@@ -392,29 +410,41 @@ class JobRun:
             outside if owner is not None and (owner.job_id, owner.storage) == (self.job_id, storage.location) else None
         )
 
-    def _finish_stop(self, handle: SparkHandle, order: SavepointOrder, outcome: Outcome) -> Outcome:
+    def _finish_stop(self, handle: SparkHandle, order: SavepointOrder, outcome: Outcome, session: Any) -> Outcome:
         """The savepoint that stops the job is complete, but the attempt ended before all its output was committed.
 
         To go back to an older checkpoint would write that output twice, and to stop without it would lose it: so
-        the driver commits it, as it does at the beginning of an attempt.
+        the driver commits it, as it does at the beginning of an attempt, and as often as the job may be restarted.
         """
         self.board.event("failure", error=type(outcome.error).__name__, message=str(outcome.error))
         order.progress = "complete; the driver commits what its tasks could not"
+        while True:
+            try:
+                self._commit_stopped(handle, order)
+                return Outcome(End.FINISHED)
+            except _NO_RESTART:
+                raise
+            except HeadraceError as error:
+                delay_ms = session.on_failure(now_ms()) if self._command is None else None
+                if delay_ms is None:
+                    raise JobFailedError(
+                        f'Job "{self._settings.name}" stopped with savepoint {order.location}, but not all of its '
+                        f"output could be committed: {error} Start it from the savepoint with --from: that commits "
+                        "the rest."
+                    ) from error
+                self.board.event("failure", error=type(error).__name__, message=str(error))
+                self._wanted.wait(delay_ms / 1_000)
+
+    def _commit_stopped(self, handle: SparkHandle, order: SavepointOrder) -> None:
+        self._lease.renew()
         number = self._directory.claim_attempt()
         opened = open_checkpoint(order.location)
         restoration = Restoration.of(self._plan, opened.metadata, opened.storage, allow_non_restored=True)
         self._directory.record_restored(number, None, opened.path)
-        try:
-            restoration.commit_sinks(self.job_id, number, self.collected, self._directory.storage)
-        except (CommitFailedError, CommitOutcomeUnknownError) as error:
-            raise JobFailedError(
-                f'Job "{self._settings.name}" stopped with savepoint {order.location}, but not all of its output could '
-                f"be committed: {error} Start it from the savepoint with --from: that commits the rest."
-            ) from error
+        restoration.commit_sinks(self.job_id, number, self.collected, self._directory.storage)
         refused = self._ends.recover(handle, restoration, number)
         if refused is not None:
             raise refused
-        return Outcome(End.FINISHED)
 
     def _drop_orphans(self) -> None:
         try:

@@ -64,8 +64,8 @@ class SparkEnds:
             return None
         try:
             self.hand_over.hand(handle, metadata, restoration.storage or self._directory.storage, attempt)
-        except HeadraceError as error:
-            return error
+        except Exception as error:
+            return _not_handed_over(error)
         return None
 
     def attempt(self, run: int, restoration: Restoration, **others: Any) -> Attempt:
@@ -202,9 +202,11 @@ class _Hander:
             try:
                 work()
                 self._tell(HandedOver(None))
-            except HeadraceError as error:
-                self._tell(HandedOver(error))
             except Exception as error:
-                self._tell(
-                    HandedOver(HeadraceError(f"Output could not be handed over: {type(error).__name__}: {error}"))
-                )
+                self._tell(HandedOver(_not_handed_over(error)))
+
+
+def _not_handed_over(error: Exception) -> HeadraceError:
+    if isinstance(error, HeadraceError):
+        return error
+    return HeadraceError(f"Output could not be handed over: {type(error).__name__}: {error}")

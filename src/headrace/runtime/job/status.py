@@ -79,6 +79,8 @@ class StatusReport:
     last_savepoint: str = ""
     """Where the last savepoint of this run lies."""
     last_failure: str = ""
+    starting: str = ""
+    """How far an attempt is whose tasks do not run yet; empty while they do."""
     storage: str = ""
     task_pids: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float | int] = field(default_factory=dict)

@@ -18,6 +18,8 @@ def status_parts(report: StatusReport) -> list[Part]:
     parts: list[Part] = []
     if report.status is not JobStatus.RUNNING:
         parts.append(("", report.status.value.lower()))
+    if report.starting:
+        parts.append(("", report.starting))
     parts += [
         ("in", f"{report.read_per_second:,.0f}/s"),
         ("out", f"{report.written_per_second:,.0f}/s"),

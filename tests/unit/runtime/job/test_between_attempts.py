@@ -1,0 +1,320 @@
+"""Trouble in the driver between two attempts: one more failure for the restart strategy, as in a task.
+
+The driver, its job directory and its sinks are real; what would start Spark's tasks is played by a script of outcomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from headrace import RestartStrategies, StreamExecutionEnvironment
+from headrace.checkpoint.job_directory import JobDirectory
+from headrace.checkpoint.lease import Lease
+from headrace.checkpoint.metadata.model import CheckpointMetadata
+from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
+from headrace.connectors.sink import Committer, Sink, SinkWriter, WriterContext
+from headrace.errors import (
+    DataLossError,
+    FencedError,
+    HeadraceError,
+    JobFailedError,
+    OutputLostError,
+    StorageError,
+    UserFunctionError,
+)
+from headrace.plan.graph import JobPlan
+from headrace.plan.restart import RestartStrategy
+from headrace.plan.settings import JobSettings
+from headrace.runtime.job.outcomes import End, Outcome, SourcePositions, TaskDiedError
+from headrace.runtime.job.runner import JobRun
+from headrace.runtime.job.savepoints import SavepointOrder, savepoint_of
+from headrace.runtime.job.status import JobEvent, JobStatus
+from headrace.testing import ManualClock
+
+DIED = Outcome(End.FAILED, TaskDiedError("a worker was killed"))
+DONE = Outcome(End.FINISHED)
+
+
+class RemoteStorage(FileSystemCheckpointStorage):
+    """A directory that is away for a while, for one kind of request."""
+
+    away: dict[tuple[str, str], int]
+    """How often a request of that kind for a path with that part in it is still refused."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.away = {}
+
+    def _answer(self, kind: str, path: str) -> None:
+        for (refused, part), times in self.away.items():
+            if refused == kind and part in path and times:
+                self.away[refused, part] -= 1
+                raise StorageError(f"{path}: the storage does not answer")
+
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        self._answer("create", path)
+        super().create_exclusive(path, data)
+
+    def read(self, path: str) -> bytes:
+        self._answer("read", path)
+        return super().read(path)
+
+    def list(self, prefix: str) -> list[str]:
+        self._answer("list", prefix)
+        return super().list(prefix)
+
+
+class ScriptedCommitter(Committer):
+    """Does what the test says at the beginning of an attempt."""
+
+    def __init__(self, at_start: Callable[[int], None]) -> None:
+        self._at_start = at_start
+
+    def commit(self, items: Sequence[bytes]) -> None:
+        raise AssertionError("there is nothing to commit")
+
+    def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:
+        self._at_start(attempt)
+
+
+class ScriptedSink(Sink):
+    def __init__(self, at_start: Callable[[int], None]) -> None:
+        self._at_start = at_start
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        raise AssertionError("no task runs")
+
+    def create_committer(self) -> Committer:
+        return ScriptedCommitter(self._at_start)
+
+
+class ScriptedAttempt:
+    def __init__(self, number: int, act: Outcome | Callable[[], Outcome]) -> None:
+        self._number = number
+        self._act = act
+
+    def run(self) -> Outcome:
+        return self._act() if callable(self._act) else self._act
+
+    def positions(self) -> SourcePositions:
+        return SourcePositions({"src": b"after attempt %d" % self._number}, {})
+
+
+class Driver:
+    """A job in this process without Spark. `script`: what becomes of each attempt whose tasks are started."""
+
+    def __init__(
+        self,
+        home: Path,
+        *script: Outcome | Callable[[], Outcome],
+        at_start: Callable[[int], None] = lambda attempt: None,
+        restart: RestartStrategy | None = None,
+        checkpoints: bool = True,
+    ) -> None:
+        self.storage = RemoteStorage(str(home))
+        plan, settings = self._built(at_start, checkpoints)
+        strategy = RestartStrategies.fixed_delay_restart(60, 0) if restart is None else restart
+        checkpointing = replace(settings.checkpointing, storage=self.storage)
+        self.settings = replace(settings, checkpointing=checkpointing, restart=strategy)
+        self.run = JobRun(plan, self.settings, None)
+        self.clock = ManualClock(1_000_000)
+        self.run._lease = Lease(self.storage, "job", clock_ms=self.clock)
+        self.events: list[JobEvent] = []
+        self.run.board.event_listeners.append(self.events.append)
+        self.resumed: list[SourcePositions | None] = []
+        self._script = list(script)
+        self.run._ends.attempt = self._attempt  # type: ignore[method-assign, assignment]
+
+    @staticmethod
+    def _built(at_start: Callable[[int], None], checkpoints: bool) -> tuple[JobPlan, JobSettings]:
+        env = StreamExecutionEnvironment.get_execution_environment()
+        if checkpoints:
+            env.enable_checkpointing(1_000)
+        env.from_collection([1]).sink_to(ScriptedSink(at_start)).uid("out").name("the books")
+        return env.build("job")
+
+    def _attempt(self, *, number: int, resume: SourcePositions | None, **others: Any) -> Any:
+        self.resumed.append(resume)
+        return ScriptedAttempt(number, self._script.pop(0))
+
+    def go(self) -> None:
+        self.run._lease.acquire()
+        self.run._attempts(None)  # type: ignore[arg-type]
+
+    @property
+    def failures(self) -> list[str]:
+        return [event.detail["error"] for event in self.events if event.kind == "failure"]
+
+    @property
+    def restarts(self) -> int:
+        return self.run.board.report.restarts
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [("list", "attempt-"), ("create", "attempt-"), ("create", "restored-"), ("list", "chk-"), ("read", "_metadata")],
+    ids=["numbers", "claim", "record", "choose", "load"],
+)
+def test_storage_that_is_away_when_an_attempt_begins_is_a_failed_attempt_and_no_more(
+    tmp_path: Path, kind: str, part: str
+) -> None:
+    def publish_and_die() -> Outcome:
+        driver.run._directory.publish(checkpoint_of(driver.run._directory))
+        driver.storage.away = {(kind, part): 2}
+        return DIED
+
+    driver = Driver(tmp_path, publish_and_die, DONE)
+    driver.go()
+
+    assert driver.run.board.report.status is JobStatus.FINISHED
+    assert driver.failures == ["TaskDiedError", "StorageError", "StorageError"]
+    assert driver.restarts == 3
+
+
+def checkpoint_of(
+    directory: JobDirectory, kind: Literal["checkpoint", "savepoint"] = "checkpoint"
+) -> CheckpointMetadata:
+    return CheckpointMetadata(
+        job_id="job",
+        job_name="job",
+        run=1,
+        attempt=directory.newest_attempt(),
+        checkpoint_id=1,
+        kind=kind,
+        mode="aligned",
+        created_ms=0,
+        duration_ms=0,
+        operators=(),
+        history=directory.history,
+    )
+
+
+def test_at_the_first_start_the_program_is_told_at_once(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.storage.away = {("create", "attempt-"): 1}
+    with pytest.raises(StorageError, match="does not answer"):
+        driver.go()
+    assert driver.failures == []
+
+    def refuse(attempt: int) -> None:
+        raise KeyError("no such ledger")
+
+    with pytest.raises(UserFunctionError, match="no such ledger"):
+        Driver(tmp_path / "other", at_start=refuse).go()
+
+
+def test_a_strategy_that_gives_up_says_what_it_gave_up_on(tmp_path: Path) -> None:
+    def die_with_the_storage() -> Outcome:
+        driver.storage.away = {("create", "attempt-"): 1_000}
+        return DIED
+
+    driver = Driver(tmp_path, die_with_the_storage, restart=RestartStrategies.fixed_delay_restart(3, 0))
+    with pytest.raises(JobFailedError, match=r"not restarted.*the storage does not answer"):
+        driver.go()
+    assert driver.restarts == 3
+
+
+def fail_in(attempts: set[int], error: Exception) -> Callable[[int], None]:
+    def at_start(attempt: int) -> None:
+        if attempt in attempts:
+            raise error
+
+    return at_start
+
+
+def test_a_committer_that_raises_between_two_attempts_is_restarted_like_a_function_in_a_task(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, DIED, DONE, at_start=fail_in({2, 3}, ZeroDivisionError("the books do not balance")))
+    driver.go()
+
+    assert driver.failures == ["TaskDiedError", "UserFunctionError", "UserFunctionError"]
+    assert driver.run.board.report.status is JobStatus.FINISHED
+
+
+def test_the_error_of_a_committer_has_operator_uid_method_and_the_users_line(tmp_path: Path) -> None:
+    at_start = fail_in({2, 3}, ZeroDivisionError("the books do not balance"))
+    driver = Driver(tmp_path, DIED, at_start=at_start, restart=RestartStrategies.fixed_delay_restart(2, 0))
+    with pytest.raises(UserFunctionError, match="the books do not balance") as caught:
+        driver.go()
+
+    error = caught.value
+    assert (error.operator, error.uid) == ("the books", "out")
+    assert "attempt_starts()" in str(error)
+    assert error.location.startswith(__file__)
+    assert "raise error" in error.cause
+    assert isinstance(error.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("error", [OutputLostError("a file is gone"), DataLossError("records are gone")], ids=repr)
+def test_what_must_never_restart_does_not_between_attempts_either(tmp_path: Path, error: HeadraceError) -> None:
+    driver = Driver(tmp_path, DIED, at_start=fail_in({2}, error))
+    with pytest.raises(type(error)) as caught:
+        driver.go()
+    assert caught.value is error
+    assert driver.restarts == 1, "that of the task that died"
+
+
+def test_without_checkpoints_sources_stand_where_they_were_after_trouble_between_attempts(tmp_path: Path) -> None:
+    at_start = fail_in({2, 3}, ConnectionError("the ledger is being moved"))
+    driver = Driver(tmp_path, DIED, DIED, DONE, at_start=at_start, checkpoints=False)
+    driver.go()
+
+    assert [None if p is None else p.state("src") for p in driver.resumed] == [
+        None,
+        b"after attempt 1",
+        b"after attempt 4",
+    ]
+
+
+def test_a_stop_is_finished_by_the_driver_although_storage_is_away_for_a_moment(tmp_path: Path) -> None:
+    order = SavepointOrder(f"file://{tmp_path}/saved", stop=True)
+
+    def stop_and_die() -> Outcome:
+        metadata = checkpoint_of(driver.run._directory, "savepoint")
+        order.directory.publish(metadata)
+        order.published = savepoint_of(order, metadata, 0)
+        driver.storage.away = {("create", "attempt-"): 2}
+        return DIED
+
+    committed: list[int] = []
+    driver = Driver(tmp_path / "job", stop_and_die, at_start=committed.append)
+    driver.run._orders.add(order)
+    driver.go()
+
+    assert driver.run.board.report.status is JobStatus.FINISHED
+    assert committed == [1, 2], "the driver has done what the sinks of the tasks could not"
+    assert driver.failures == ["TaskDiedError", "StorageError", "StorageError"]
+
+
+def test_a_stop_that_cannot_be_finished_names_the_savepoint_and_the_way_out(tmp_path: Path) -> None:
+    order = SavepointOrder(f"file://{tmp_path}/saved", stop=True)
+
+    def stop_and_die() -> Outcome:
+        metadata = checkpoint_of(driver.run._directory, "savepoint")
+        order.directory.publish(metadata)
+        order.published = savepoint_of(order, metadata, 0)
+        return DIED
+
+    at_start = fail_in({2, 3}, ZeroDivisionError("the books do not balance"))
+    restart = RestartStrategies.fixed_delay_restart(1, 0)
+    driver = Driver(tmp_path / "job", stop_and_die, at_start=at_start, restart=restart)
+    driver.run._orders.add(order)
+    with pytest.raises(JobFailedError, match=f"{order.location}.*do not balance.*--from") as failed:
+        driver.go()
+    assert isinstance(failed.value.__cause__, UserFunctionError)
+
+
+def test_a_driver_whose_job_was_taken_over_meanwhile_does_not_fence_the_new_owner_off(tmp_path: Path) -> None:
+    def die_while_another_takes_over() -> Outcome:
+        driver.clock.advance(60_000)
+        Lease(driver.storage, "job", clock_ms=driver.clock).acquire()
+        return DIED
+
+    driver = Driver(tmp_path, die_while_another_takes_over)
+    with pytest.raises(FencedError, match="was taken over"):
+        driver.go()
+    assert driver.run._directory.newest_attempt() == 1
