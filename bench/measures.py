@@ -118,7 +118,7 @@ class Run:
     """None for programs that make their own records."""
     arguments: tuple[str, ...] = ()
     variants: tuple[tuple[str, ...], ...] = ((),)
-    """Each is run; the best counts, as the issue asks for Bytewax."""
+    """Each is run; the best counts, so that a peer is met with the settings that suit it best."""
 
 
 @dataclass(frozen=True, slots=True)

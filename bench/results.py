@@ -61,7 +61,7 @@ def _outcome_entry(outcome: Outcome | None) -> dict[str, Any] | None:
 
 
 def target_text(figure: Figure) -> str:
-    """The target as the issue writes it."""
+    """The target in short: `≥ 3 ×`."""
     if figure.bound is None or figure.target is None:
         return "–"
     unit = " ×" if figure.ratio else ""

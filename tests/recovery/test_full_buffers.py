@@ -56,14 +56,22 @@ def test_killed_with_full_buffers_the_books_stay_exact(
     assert (in_flight > 0) == (mode != "aligned")
 
 
-@pytest.mark.parametrize("width", [3, 1])
+@pytest.mark.parametrize(
+    ("mode", "width"),
+    [
+        ("unaligned", 3),
+        ("unaligned", 1),
+        ("timeout", 3),
+        pytest.param("timeout", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_records_in_flight_are_routed_again_when_restored_at_another_width(
-    bench: Any, faults: Any, start: Any, width: int
+    bench: Any, faults: Any, start: Any, mode: str, width: int
 ) -> None:
     go = Path(bench.directory, "go")
     ledger = Ledger(length=400, faults=1, fault_log=str(go))
     sink = LedgerSink(bench.directory / "out")
-    env = bench.env(mode="unaligned", interval=50)
+    env = bench.env(mode=mode, interval=50)
     # So slow that buffers are still full at the last checkpoint, however long the machine takes over it.
     slow_books(env, ledger, sink, str(go))
     job = start(env)
@@ -75,7 +83,7 @@ def test_records_in_flight_are_routed_again_when_restored_at_another_width(
     assert newest.metadata.mode == "unaligned"
 
     faults.plan("before_ack=kill@2#1.0")
-    env = bench.env(mode="unaligned", interval=50, parallelism=width)
+    env = bench.env(mode=mode, interval=50, parallelism=width)
     slow_books(env, ledger, sink)
     job = start(env)
     assert job.wait_for("running")["restored"] == newest.metadata.checkpoint_id

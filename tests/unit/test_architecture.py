@@ -18,11 +18,12 @@ LONGEST_FILE = 600
 
 BELOW: dict[str, set[str]] = {
     "errors": set(),
+    "clocks": set(),
     "durations": {"errors"},
     "failpoints": {"errors"},
     "types": {"errors"},
     "options": {"errors", "durations"},
-    "checkpoint": {"errors", "failpoints"},
+    "checkpoint": {"errors", "clocks", "failpoints"},
     "state": {"errors", "durations", "types", "checkpoint"},
     "connectors": {"errors", "durations", "types", "checkpoint", "state"},
     "backends": {"errors", "failpoints", "types", "checkpoint", "state"},
@@ -35,7 +36,18 @@ BELOW: dict[str, set[str]] = {
         *("plan", "runtime.control", "runtime.spark"),
     },
     "runtime.job": {
-        *("errors", "durations", "failpoints", "types", "checkpoint", "state", "backends", "connectors", "operators"),
+        *(
+            "errors",
+            "clocks",
+            "durations",
+            "failpoints",
+            "types",
+            "checkpoint",
+            "state",
+            "backends",
+            "connectors",
+            "operators",
+        ),
         *("plan", "runtime.control", "runtime.spark", "runtime.task"),
     },
     "datastream": {

@@ -24,8 +24,7 @@ import os
 import re
 import secrets
 import socket
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +34,7 @@ from headrace.checkpoint.metadata.model import CheckpointKind, CheckpointMetadat
 from headrace.checkpoint.publication import PublishOutcomeUnknownError, publish_exclusively
 from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError
 from headrace.checkpoint.storage.paths import SharedName, WriterScope
+from headrace.clocks import SYSTEM_CLOCKS, Clocks
 from headrace.errors import (
     ConfigurationError,
     DamagedCheckpointError,
@@ -51,10 +51,6 @@ GRACE_MS = 30_000
 
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _CHECKPOINT_FILE = re.compile(r"chk-(\d{1,18})/(.+)")
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +90,7 @@ class JobDirectory:
         storage: CheckpointStorage,
         job_id: str,
         *,
-        clock_ms: Callable[[], int] = _wall_clock_ms,
+        clocks: Clocks = SYSTEM_CLOCKS,
         grace_ms: int = GRACE_MS,
     ) -> None:
         if _JOB_ID.fullmatch(job_id) is None:
@@ -103,7 +99,7 @@ class JobDirectory:
             )
         self.storage = storage
         self.job_id = job_id
-        self._clock_ms = clock_ms
+        self._clocks = clocks
         self._grace_ms = grace_ms
         self._run = 0
         self._attempt: AttemptId | None = None
@@ -138,7 +134,7 @@ class JobDirectory:
         A run goes on counting where the one before it ended, so that what a sink names by attempt is named once.
         """
         before = self._last_attempt_of_run(self._run - 1)
-        claim = {"pid": os.getpid(), "host": socket.gethostname(), "started_ms": self._clock_ms()}
+        claim = {"pid": os.getpid(), "host": socket.gethostname(), "started_ms": self._clocks.wall_ms()}
         while True:
             newest = self.newest_attempt()
             attempt = (newest or before) + 1
@@ -382,7 +378,7 @@ class JobDirectory:
         for metadata in retained:
             needed |= files_of(metadata)
         open_ids = set(pending)
-        now = self._clock_ms()
+        now = self._clocks.steady_ms()
         marks: dict[str, int] = {}
         due: list[str] = []
         for path in self.storage.list(self._path("shared/")):
@@ -413,7 +409,9 @@ class JobDirectory:
         """The run is over: the same command begins a new one. Harmless if it had ended already."""
         self._assert_own()
         try:
-            self.storage.create_exclusive(self._path("_ended"), _json({"status": status, "ended_ms": self._clock_ms()}))
+            self.storage.create_exclusive(
+                self._path("_ended"), _json({"status": status, "ended_ms": self._clocks.wall_ms()})
+            )
         except AlreadyExistsError:
             return
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError
+from headrace.clocks import SYSTEM_CLOCKS, Clocks
 from headrace.errors import FencedError, JobOwnedError, StorageError
 
 RENEW_MS = 2_000
@@ -38,25 +37,21 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     process: str
     """When the process started, so that a reused pid is not taken for it."""
     renewed_ms: int
+    """By the wall clock, since others read it."""
     released: bool = False
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Lease:
     """The lease of one job. The driver acquires it at the start and calls `renew` at least every two seconds."""
 
-    def __init__(
-        self, storage: CheckpointStorage, job_id: str, *, clock_ms: Callable[[], int] = _wall_clock_ms
-    ) -> None:
+    def __init__(self, storage: CheckpointStorage, job_id: str, *, clocks: Clocks = SYSTEM_CLOCKS) -> None:
         self._storage = storage
         self._job_id = job_id
-        self._clock_ms = clock_ms
+        self._clocks = clocks
         self._owner = uuid.uuid4().hex
         self._generation = 0
-        self._renewed_ms = 0
+        self._renewed_at = 0
+        """On the steady clock: how often to renew is no matter of what time it is."""
 
     def acquire(self, take_over: bool = False) -> None:
         """Become the owner, or raise `JobOwnedError`. `take_over` does so even against a live one."""
@@ -82,11 +77,17 @@ class Lease:
             return
         raise StorageError(f"The lease of job {self._job_id} changes hands all the time; it could not be read.")
 
+    def look(self) -> None:
+        """Raise `JobOwnedError` if `acquire` would, at this moment. Nothing is written."""
+        current = self.owner()
+        if current is not None:
+            raise self._owned_by(current)
+
     def renew(self) -> None:
         """Show that the owner lives. Cheap when called more often than needed; `FencedError` if it was taken over."""
         if not self._generation:
             raise ValueError("acquire() comes first")
-        if self._clock_ms() - self._renewed_ms < RENEW_MS:
+        if self._clocks.steady_ms() - self._renewed_at < RENEW_MS:
             return
         newest, other = self._current()
         if newest != self._generation or other is None or other.owner != self._owner:
@@ -129,7 +130,7 @@ class Lease:
         return record.machine == _machine() and _process(record.pid) != record.process
 
     def _age_ms(self, record: LeaseRecord) -> int:
-        return max(0, self._clock_ms() - record.renewed_ms)
+        return max(0, self._clocks.wall_ms() - record.renewed_ms)
 
     def _owned_by(self, record: LeaseRecord) -> JobOwnedError:
         return JobOwnedError(
@@ -138,7 +139,7 @@ class Lease:
         )
 
     def _record(self, released: bool = False) -> bytes:
-        self._renewed_ms = self._clock_ms()
+        self._renewed_at = self._clocks.steady_ms()
         return msgspec.json.encode(
             LeaseRecord(
                 owner=self._owner,
@@ -146,7 +147,7 @@ class Lease:
                 host=socket.gethostname(),
                 machine=_machine(),
                 process=_process(os.getpid()),
-                renewed_ms=self._renewed_ms,
+                renewed_ms=self._clocks.wall_ms(),
                 released=released,
             )
         )

@@ -15,7 +15,7 @@ from headrace.cli.exit_codes import ExitCode
 from headrace.cli.job_control import as_json_option, asking, epilog
 from headrace.cli.list_jobs import ended, report_from
 from headrace.errors import JobControlError
-from headrace.runtime.job.running_jobs import find_job, last_reports
+from headrace.runtime.job.running_jobs import AmbiguousJobError, find_job, last_reports
 from headrace.runtime.job.status_text import duration, size_text
 
 _EPILOG = epilog(
@@ -43,11 +43,13 @@ def report_of(job: str) -> dict[str, Any]:
     """From the job itself if it runs, else the last that its status file says."""
     try:
         found = find_job(job)
+    except AmbiguousJobError:
+        raise
     except JobControlError:
         last = [report for report in last_reports() if job in (report["job_id"], report["name"])]
         if not last:
             raise
-        return ended(last[0])
+        return ended(max(last, key=lambda report: int(report.get("updated_at_ms", 0))))
     return report_from(found)
 
 

@@ -20,7 +20,10 @@ class RestartSession(Protocol):
     """Counts the failures of one run of a job."""
 
     def on_failure(self, now_ms: int) -> int | None:
-        """Called once per failure: wait this many milliseconds and start again, or None to give up."""
+        """Called once per failure: wait this many milliseconds and start again, or None to give up.
+
+        `now_ms` is that of a steady clock, which nobody can set: only differences mean anything.
+        """
 
 
 class RestartStrategy(ABC):

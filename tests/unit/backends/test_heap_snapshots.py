@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from backend_workshop import BAG, COUNT, MAX_PARALLELISM, Workshop, at, contents
+from backend_workshop import BAG, BLOB, COUNT, MAX_PARALLELISM, Workshop, at, contents
 
 from headrace.backends.elements import elements_of
 from headrace.backends.heap.backend import HeapBackend
@@ -36,16 +36,30 @@ def children() -> list[str]:
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
-@pytest.mark.thorough
-def test_sixty_snapshots_with_writes_between_leave_no_process_and_no_file_open(shop: Workshop) -> None:
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    "snapshots",
+    [pytest.param(60, marks=pytest.mark.thorough), pytest.param(200, marks=pytest.mark.slow)],
+)
+def test_many_snapshots_with_writes_between_leave_no_process_no_thread_no_memory_and_no_file_open(
+    shop: Workshop, snapshots: int
+) -> None:
     backend = shop.backend()
-    state = backend.state(COUNT)
-    files, processes = open_files(), children()
+    state, blob = backend.state(COUNT), backend.state(BLOB)
+    files, processes, threads, warm = open_files(), children(), set(threading.enumerate()), 0
     works = []
-    for checkpoint in range(60):
+    for checkpoint in range(snapshots):
+        if checkpoint == snapshots // 3:
+            # By now everything that is made once has been made.
+            gc.collect()
+            warm = resident_bytes()
         for key in range(50):
             at(backend, key)
             state.update(checkpoint * 100 + key)
+            blob.update(bytes([checkpoint]) * 20_000)  # a snapshot has a megabyte
         works.append((checkpoint, backend.snapshot(checkpoint)))
         if len(works) == 3:
             oldest, work = works.pop(0)
@@ -59,6 +73,8 @@ def test_sixty_snapshots_with_writes_between_leave_no_process_and_no_file_open(s
     backend.close()
     assert open_files() == files
     assert children() == processes
+    assert set(threading.enumerate()) <= threads
+    assert resident_bytes() - warm < 24 * 2**20, "less than if something of every snapshot had stayed"
 
 
 def test_the_child_keeps_no_file_of_its_parent_open(shop: Workshop, tmp_path: Path) -> None:

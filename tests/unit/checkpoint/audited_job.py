@@ -26,6 +26,7 @@ from headrace.checkpoint.metadata.model import CheckpointMetadata, channels_of, 
 from headrace.checkpoint.publication import PublishOutcomeUnknownError
 from headrace.checkpoint.storage.base import FileStore
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
+from headrace.clocks import Clocks
 from headrace.errors import CheckpointFailure, FencedError, StorageError
 from headrace.state.backend import BackendContext
 from headrace.state.descriptors import ValueStateDescriptor
@@ -181,7 +182,7 @@ class Driver:
     def __init__(self, job: AuditedJob) -> None:
         self.job = job
         self.over = False
-        self.directory = JobDirectory(job.storage, JOB, clock_ms=lambda: job.now_ms, grace_ms=GRACE_MS)
+        self.directory = JobDirectory(job.storage, JOB, clocks=Clocks(steady_ms=lambda: job.now_ms), grace_ms=GRACE_MS)
         self.directory.open_run()
         self.attempt = self.directory.claim_attempt()
         newest = self.directory.newest()

@@ -16,6 +16,7 @@ from headrace.checkpoint.savepoint import SavepointDirectory
 from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, DurabilityUnknownError
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
+from headrace.clocks import Clocks
 from headrace.errors import ConfigurationError, DamagedCheckpointError, FencedError, RestoreError, StorageError
 
 RUN = "job/run-000001"
@@ -36,7 +37,7 @@ class ManualClock:
 
 def start(storage: CheckpointStorage, clock: Callable[[], int] | None = None) -> tuple[JobDirectory, int]:
     """What a driver does at the beginning of an attempt, before it looks for a checkpoint."""
-    directory = JobDirectory(storage, "job", clock_ms=clock) if clock else JobDirectory(storage, "job")
+    directory = JobDirectory(storage, "job", clocks=Clocks(steady_ms=clock)) if clock else JobDirectory(storage, "job")
     directory.open_run()
     return directory, directory.claim_attempt()
 
@@ -402,6 +403,23 @@ def test_files_that_an_open_checkpoint_may_use_are_never_collected(
     assert directory.collect_shared((), attempt) == []
     clock.now_ms += 100_000
     assert directory.collect_shared((), attempt) == sorted([uploading.path, known.path])
+
+
+@pytest.mark.parametrize("hours", [-1, 1], ids=["back", "forward"])
+def test_a_clock_that_is_set_neither_shortens_nor_stretches_the_time_of_grace(
+    storage: CheckpointStorage, clock: ManualClock, hours: int
+) -> None:
+    wall = ManualClock()
+    directory = JobDirectory(storage, "job", clocks=Clocks(wall, clock))
+    directory.open_run()
+    attempt = directory.claim_attempt()
+    file = stored(storage, shared_path("a", attempt, 1), shared=True)
+    assert directory.collect_shared((), attempt) == []
+    wall.now_ms += hours * 3_600_000
+    clock.now_ms += 29_999
+    assert directory.collect_shared((), attempt) == []
+    clock.now_ms += 1
+    assert directory.collect_shared((), attempt) == [file.path]
 
 
 def test_an_old_attempt_collects_nothing_of_a_newer_one(storage: CheckpointStorage, clock: ManualClock) -> None:

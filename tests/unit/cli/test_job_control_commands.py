@@ -162,6 +162,21 @@ def test_no_job_and_several_jobs_have_a_code_of_their_own(serve: Any, command: s
     assert "tides-south" in result.stderr
 
 
+def test_status_of_a_name_that_two_running_jobs_have_asks_which_and_calls_neither_of_them_lost(
+    serve: Any, tmp_path: Path
+) -> None:
+    serve("tides")
+    serve("tides")
+    for name in ("tides.json", "tides.2.json"):
+        report = StatusReport(job_id="tides", name="Tides", status=JobStatus.RUNNING, pid=os.getpid())
+        (tmp_path / "state" / name).write_text(json.dumps(report.as_json()))
+    result = headrace("status", "tides")
+    assert result.exit_code == 5
+    assert "2 running jobs" in result.stderr
+    running = json.loads(headrace("list", "--all", "--json").stdout)
+    assert [job["status"] for job in running] == ["RUNNING", "RUNNING"]
+
+
 def test_list_and_status_show_people_a_table_and_programs_json(serve: Any, tmp_path: Path) -> None:
     assert headrace("list").stdout == ""
     assert headrace("list").exit_code == 0

@@ -32,6 +32,7 @@ class Publish:
     kind: CheckpointKind
     snapshots: tuple[TaskSnapshot, ...]
     triggered_ms: int
+    """On the clock that the lifecycle is given: for how long it took, not for when it was."""
     duration_ms: int
     final: bool = False
     target: str | None = None

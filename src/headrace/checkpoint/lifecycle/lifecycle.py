@@ -5,7 +5,7 @@
 
 One instance serves one attempt. The driver calls `handle` from one thread with each fact, performs the
 actions in order, and calls again with `Tick` at `next_wakeup_ms`. The clock is an argument, so every race
-can be replayed in a unit test.
+can be replayed in a unit test; a driver gives that of a steady clock, which nobody can set.
 """
 
 from __future__ import annotations

@@ -125,6 +125,13 @@ class CheckpointStorage(ABC):
         """Bytes of `path`; `MissingFileError` if it is not there. For those who look, so a slow answer is fine."""
         return len(self.read(path))
 
+    def check_writable(self) -> None:
+        """Raise `StorageError` if it is plain, without trying, that nothing can be created here. Nothing is changed.
+
+        Called by a job before it starts Spark. By default nothing is known, and the first file tells.
+        """
+        return
+
     def below(self, path: str) -> CheckpointStorage:
         """The directory `path` of this storage as a storage of its own, with the same settings. Nothing is opened.
 

@@ -7,6 +7,7 @@ file is 0600 and every directory 0700, whatever the umask: state is the users' d
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import shutil
 import stat
@@ -119,6 +120,14 @@ class FileSystemCheckpointStorage(CheckpointStorage):
                         raise
             if target.exists():
                 shutil.rmtree(target)
+
+    def check_writable(self) -> None:
+        with posix.storage_errors("create files in", self.root):
+            nearest = next(path for path in (self.root, *self.root.parents) if os.path.lexists(path))
+            if not stat.S_ISDIR(os.stat(nearest).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, f"{nearest} is no directory")
+            if not os.access(nearest, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, f"{nearest} cannot be written")
 
     def below(self, path: str) -> Self:
         other = copy.copy(self)

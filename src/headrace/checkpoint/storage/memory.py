@@ -65,6 +65,10 @@ class JobManagerCheckpointStorage(CheckpointStorage):
     def survives(self) -> str:
         return "the loss of a task, not of this process" if self._directory is None else self._directory.survives
 
+    def check_writable(self) -> None:
+        if self._directory is not None:
+            self._directory.check_writable()
+
     def create_exclusive(self, path: str, data: bytes) -> None:
         check_path(path)
         if self._directory is not None:

@@ -28,6 +28,7 @@ from headrace.checkpoint.metadata.model import (
     timings_of,
 )
 from headrace.checkpoint.storage.paths import WriterScope
+from headrace.clocks import SYSTEM_CLOCKS, Clocks
 from headrace.errors import CheckpointFailure, FencedError, HeadraceError, StorageError
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan
@@ -52,7 +53,7 @@ from headrace.runtime.job.outcomes import (
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders, savepoint_of
 from headrace.runtime.job.startup import Startup
-from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard, now_ms
+from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard
 from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.spark.submit import LevelSpec, SparkJob
 from headrace.runtime.task.deployment import LevelDeployment, without_other_levels
@@ -83,6 +84,7 @@ class Attempt:
         orders: SavepointOrders,
         resume: SourcePositions | None,
         first_complete: Callable[[], None] = lambda: None,
+        clocks: Clocks = SYSTEM_CLOCKS,
     ) -> None:
         """`first_complete` is called when as many checkpoints as are to be kept are complete."""
         self._plan = plan
@@ -100,6 +102,7 @@ class Attempt:
         """Savepoints that were triggered, by checkpoint id; failed ones stay, to tidy up behind late tasks."""
         self._resume = resume
         self._first_complete = first_complete
+        self._clocks = clocks
         self._names = {n.uid: n.name for n in plan.graph.nodes}
         self._retained = {m.checkpoint_id: m for m in retained}
         self._tasks = {facts.TaskId(level.index, slot) for level in plan.levels for slot in range(level.slots)}
@@ -226,15 +229,15 @@ class Attempt:
                 outcome = self._on_time()
             if outcome is not None:
                 if outcome.end is not End.FINISHED:
-                    self._perform(self._lifecycle.handle(facts.Stopping(), now_ms()))
+                    self._tell(facts.Stopping())
                 return outcome
 
     def _patience(self) -> float:
-        wall_ms = now_ms()
+        now = self._clocks.steady_ms()
         waits = [self._tick_at - time.monotonic(), 1.0]
-        wakeup = self._lifecycle.next_wakeup_ms(wall_ms)
+        wakeup = self._lifecycle.next_wakeup_ms(now)
         if wakeup is not None:
-            waits.append((wakeup - wall_ms) / 1_000)
+            waits.append((wakeup - now) / 1_000)
         if self._lost is not None:
             waits.append(self._lost[0] + CAUSE_WAIT_S - time.monotonic())
         return max(0.0, min(waits))
@@ -243,7 +246,7 @@ class Attempt:
         now = time.monotonic()
         if now >= self._tick_at:
             self._tick_at = now + 1.0
-            self._enumerators.discover(now_ms())
+            self._enumerators.discover(self._clocks.steady_ms())
             if self._startup.complete:
                 self._board.tick()
             else:
@@ -253,7 +256,7 @@ class Attempt:
         overdue = self._startup.overdue()
         if overdue is not None:
             return self._failed(overdue)
-        return self._perform(self._lifecycle.handle(facts.Tick(), now_ms()))
+        return self._tell(facts.Tick())
 
     def _on_event(self, event: Any) -> Outcome | None:
         match event:
@@ -281,7 +284,7 @@ class Attempt:
             case SavepointWanted(order):
                 order.taken = True
                 request = facts.SavepointRequested(order.request, order.location, order.stop, order.drain)
-                return self._perform(self._lifecycle.handle(request, now_ms()))
+                return self._tell(request)
             case OwnershipLost(reason):
                 return self._failed(FencedError(reason))
             case UnreadableResults(error):
@@ -291,7 +294,6 @@ class Attempt:
 
     def _on_message(self, task: TaskKey, message: Any) -> Outcome | None:
         who = facts.TaskId(*task)
-        now = now_ms()
         match message:
             case msg.Ready(_, restored):
                 self._startup.ready(task, restored)
@@ -304,17 +306,15 @@ class Attempt:
                     order = self._savepoints[checkpoint_id]
                     order.acknowledged += 1
                     order.progress = f"{order.acknowledged} of {len(self._tasks)} tasks have written their part"
-                return self._perform(self._lifecycle.handle(facts.TaskAcknowledged(checkpoint_id, who, snapshot), now))
+                return self._tell(facts.TaskAcknowledged(checkpoint_id, who, snapshot))
             case msg.Decline(checkpoint_id, failure, detail):
                 reason = CheckpointFailure[failure]
                 self._board.event("checkpoint-declined", checkpoint_id=checkpoint_id, reason=detail)
-                return self._perform(
-                    self._lifecycle.handle(facts.TaskDeclined(checkpoint_id, who, reason, detail), now)
-                )
+                return self._tell(facts.TaskDeclined(checkpoint_id, who, reason, detail))
             case msg.Committed(checkpoint_id):
-                return self._perform(self._lifecycle.handle(facts.TaskCommitted(checkpoint_id, who), now))
+                return self._tell(facts.TaskCommitted(checkpoint_id, who))
             case msg.Drained():
-                return self._perform(self._lifecycle.handle(facts.TaskDrained(who), now))
+                return self._tell(facts.TaskDrained(who))
             case msg.Printed(lines):
                 for line in lines:
                     print(line, flush=True)
@@ -336,8 +336,8 @@ class Attempt:
     def _begin(self) -> None:
         for task in self._tasks:
             self._server.send(task, msg.Start())
-        self._enumerators.start(now_ms())
-        self._perform(self._lifecycle.handle(facts.TasksRunning(), now_ms()))
+        self._enumerators.start(self._clocks.steady_ms())
+        self._tell(facts.TasksRunning())
         self._board.update(
             status=JobStatus.RUNNING,
             attempt=self.number,
@@ -371,6 +371,9 @@ class Attempt:
         self._server.send(self._hosts[uid, subtask], message)
 
     # -- actions
+
+    def _tell(self, fact: facts.Fact) -> Outcome | None:
+        return self._perform(self._lifecycle.handle(fact, self._clocks.steady_ms()))
 
     def _perform(self, actions: list[act.Action]) -> Outcome | None:
         outcome: Outcome | None = None
@@ -450,7 +453,7 @@ class Attempt:
             checkpoint_id=action.checkpoint_id,
             kind=action.kind,
             mode="unaligned" if channels else mode,
-            created_ms=now_ms(),
+            created_ms=self._clocks.wall_ms(),
             duration_ms=action.duration_ms,
             operators=operators_of(action.snapshots, self._names),
             enumerators=self._enumerator_states.pop(action.checkpoint_id, {}),
@@ -471,18 +474,13 @@ class Attempt:
             return self._failed(error)
         except StorageError as error:
             unknown = isinstance(error, PublishOutcomeUnknownError)
-            return self._perform(
-                self._lifecycle.handle(
-                    facts.PublishFailed(action.checkpoint_id, CheckpointFailure.STORAGE, str(error), unknown),
-                    now_ms(),
-                )
-            )
+            return self._tell(facts.PublishFailed(action.checkpoint_id, CheckpointFailure.STORAGE, str(error), unknown))
         if order is None:
             self._retained[action.checkpoint_id] = metadata
             self._report(metadata, action)
         else:
-            self._report_savepoint(order, metadata, now_ms() - action.triggered_ms)
-        outcome = self._perform(self._lifecycle.handle(facts.Published(action.checkpoint_id), now_ms()))
+            self._report_savepoint(order, metadata, self._clocks.steady_ms() - action.triggered_ms)
+        outcome = self._tell(facts.Published(action.checkpoint_id))
         if order is None and len(self._retained) >= self._settings.checkpointing.retain:
             done, self._first_complete = self._first_complete, lambda: None
             outcome = outcome or self._guarded(done)
@@ -532,11 +530,11 @@ class Attempt:
                 order.directory.dispose()
 
     def _report(self, metadata: CheckpointMetadata, action: act.Publish) -> None:
-        duration_ms = now_ms() - action.triggered_ms
+        duration_ms = self._clocks.steady_ms() - action.triggered_ms
         report = CheckpointReport(
             checkpoint_id=metadata.checkpoint_id,
             kind=metadata.kind,
-            completed_at_ms=now_ms(),
+            completed_at_ms=self._clocks.wall_ms(),
             duration_ms=duration_ms,
             size_bytes=metadata.bytes_total,
             uploaded_bytes=metadata.bytes_uploaded,

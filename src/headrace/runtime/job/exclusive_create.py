@@ -19,7 +19,7 @@ def offer_exclusive_create() -> None:
 
 
 def goes_by_the_jvm(storage: CheckpointStorage) -> bool:
-    """Whether the storage creates files exclusively by Spark's JVM, so that a session has to come before the lease."""
+    """Whether the storage creates files exclusively by Spark's JVM, so that nothing is asked of it before a session."""
     return (
         isinstance(storage, ArrowCheckpointStorage)
         and storage.scheme in HADOOP_SCHEMES

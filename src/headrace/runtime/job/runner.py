@@ -17,6 +17,7 @@ from headrace.checkpoint.location import MissingCheckpointError, OpenedCheckpoin
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.savepoint import savepoint_location
 from headrace.checkpoint.storage.paths import WriterScope
+from headrace.clocks import SYSTEM_CLOCKS, Clocks
 from headrace.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
@@ -56,7 +57,7 @@ from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders
 from headrace.runtime.job.spark_ends import SparkEnds
-from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport, now_ms
+from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle, obtain_session
 from headrace.runtime.task.local_directory import remove_abandoned
@@ -74,10 +75,11 @@ _NO_RESTART = (
 class JobRun:
     """One run of a job in this process. Made and started by `start_job`."""
 
-    def __init__(self, plan: JobPlan, settings: JobSettings, spark: Any | None) -> None:
+    def __init__(self, plan: JobPlan, settings: JobSettings, spark: Any | None, clocks: Clocks = SYSTEM_CLOCKS) -> None:
         self._plan = plan
         self._settings = settings
         self._spark = spark
+        self._clocks = clocks
         self.job_id = settings.job_id
         self.name = settings.name
         self.collected = CollectedResults()
@@ -89,14 +91,14 @@ class JobRun:
         self._requests: RequestServer | None = None
         self._command: str | None = None
         self._wanted = threading.Event()
-        self._started_ms = now_ms()
+        self._started_ms = clocks.steady_ms()
         self._began = False
         """An attempt has written down what it starts from: what was asked for with --from has been heeded."""
         self._asked = ""
         """Where what was asked for with --from lies."""
-        self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id)
+        self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id, clocks=clocks)
         self._ends = SparkEnds(plan, settings, self._directory)
-        self._lease = Lease(settings.checkpointing.storage, settings.job_id)
+        self._lease = Lease(settings.checkpointing.storage, settings.job_id, clocks=clocks)
         self._thread = threading.Thread(target=self._run, name=f"job-{settings.job_id}", daemon=True)
 
     def start(self) -> None:
@@ -174,7 +176,7 @@ class JobRun:
                 JobExecutionResult(
                     job_id=self.job_id,
                     name=self._settings.name,
-                    net_runtime_ms=now_ms() - self._started_ms,
+                    net_runtime_ms=self._clocks.steady_ms() - self._started_ms,
                     restarts=report.restarts,
                     checkpoints=report.checkpoints_completed,
                     records_read=report.records_read,
@@ -187,20 +189,25 @@ class JobRun:
             )
 
     def _run_owned(self) -> None:
-        """Own the job's directory and a Spark session for as long as attempts go on."""
+        """Own the job's directory and a Spark session for as long as attempts go on.
+
+        Whatever may refuse the job comes before the lease, the first file in its directory: a start that is refused
+        leaves nothing behind.
+        """
         for node in self._plan.graph.nodes:
             if isinstance(node.factory, SinkFactory):
                 node.factory.sink.preflight_for(node.parallelism, self._settings.checkpointing.max_concurrent)
+        storage = self._settings.checkpointing.storage
+        # Nobody need start Spark to be told that there is no room for the job, or that it is running.
+        storage.check_writable()
+        if not self._settings.take_over and not goes_by_the_jvm(storage):
+            self._lease.look()
+        self._rehearse()
         with contextlib.ExitStack() as owned:
-            if goes_by_the_jvm(self._settings.checkpointing.storage):
-                # Only Spark's JVM can create the lease there.
-                handle = self._session(owned)
-                self._own(owned)
-            else:
-                self._own(owned)
-                handle = self._session(owned)
+            handle = self._session(owned)
             self._check(handle)
             self._ends.preflight(handle)
+            self._own(owned)
             self._attempts(handle)
 
     def _own(self, owned: contextlib.ExitStack) -> None:
@@ -236,6 +243,12 @@ class JobRun:
         for finding in findings:
             if finding.is_advice:
                 self.board.event("advice", text=str(finding))
+
+    def _rehearse(self) -> None:
+        """Refuse what --from names if it is not there, or if the program cannot take it."""
+        if self._settings.restore_from:
+            metadata, outside = self._outside(self._settings.restore_from)
+            Restoration.of(self._plan, metadata, outside.storage, allow_non_restored=self._settings.allow_non_restored)
 
     def _renew(self) -> None:
         while not self._over.wait(LEASE_RENEWAL_S):
@@ -301,7 +314,7 @@ class JobRun:
         self.board.event("failure", error=type(error).__name__, message=str(error))
         if isinstance(error, _NO_RESTART):
             raise error
-        delay_ms = session.on_failure(now_ms())
+        delay_ms = session.on_failure(self._clocks.steady_ms())
         if delay_ms is None:
             self._raise_final(error)
         self.board.update(status=JobStatus.RESTARTING, restarts=self.board.report.restarts + 1)
@@ -366,6 +379,7 @@ class JobRun:
             orders=self._orders,
             resume=positions,
             first_complete=(lambda: None) if claimed is None else (lambda: remove_claimed(claimed)),
+            clocks=self._clocks,
         )
         return attempt.run(), attempt
 
@@ -425,7 +439,7 @@ class JobRun:
             except _NO_RESTART:
                 raise
             except HeadraceError as error:
-                delay_ms = session.on_failure(now_ms()) if self._command is None else None
+                delay_ms = session.on_failure(self._clocks.steady_ms()) if self._command is None else None
                 if delay_ms is None:
                     raise JobFailedError(
                         f'Job "{self._settings.name}" stopped with savepoint {order.location}, but not all of its '

@@ -44,6 +44,10 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 }
 
 
+class AmbiguousJobError(JobControlError):
+    """Several running jobs may be meant."""
+
+
 class _Gone(Exception):
     """Nobody listens at that socket."""
 
@@ -134,7 +138,7 @@ def find_job(text: str) -> RunningJob:
             "started with another HEADRACE_STATE_DIR is found with the same one."
         )
     listed = "; ".join(f'"{job.name}" (id {job.job_id}, process {job.pid}{_where(job)})' for job in matching)
-    raise JobControlError(
+    raise AmbiguousJobError(
         f'"{text}" may be any of {len(matching)} running jobs: {listed}. Name one of them in full, or by its process: '
         f"{matching[0].pid}."
     )

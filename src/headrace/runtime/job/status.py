@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from headrace.clocks import wall_ms
 from headrace.runtime.control.messages import Progress
 
 TaskKey = tuple[int, int]
@@ -129,13 +130,13 @@ class StatusBoard:
 
     def update(self, **changes: Any) -> None:
         with self._lock:
-            self._report = replace(self._report, updated_at_ms=now_ms(), **changes)
+            self._report = replace(self._report, updated_at_ms=wall_ms(), **changes)
             report = self._report
         for listener in self.listeners:
             listener(report)
 
     def event(self, kind: str, **detail: Any) -> None:
-        event = JobEvent(kind, now_ms(), detail)
+        event = JobEvent(kind, wall_ms(), detail)
         for listener in self.event_listeners:
             listener(event)
 
@@ -178,12 +179,7 @@ class StatusBoard:
             written_per_second=max(0.0, (written - written_before) / passed),
             latency_ms=max(latencies) if latencies else None,
             watermark=watermark,
-            watermark_lag_ms=None if watermark is None else max(0, now_ms() - watermark),
+            watermark_lag_ms=None if watermark is None else max(0, wall_ms() - watermark),
             busy=max(t.busy for t in tasks),
             metrics=metrics,
         )
-
-
-def now_ms() -> int:
-    """The wall clock of the driver's side, in milliseconds of the epoch."""
-    return time.time_ns() // 1_000_000

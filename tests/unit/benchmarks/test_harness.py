@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pytest
-
 from bench import dataset, programs
 from bench.harness import Outcome, Pair, Verdict, judge
 from bench.interval_job import Progress
@@ -82,6 +81,7 @@ def test_run_that_counts_wrongly_has_no_speed(tmp_path: Path) -> None:
         programs.check_counts("bytewax", line, made)
 
 
+@pytest.mark.slow  # it makes an environment for the loop
 def test_bare_loop_against_itself_is_right_and_near_one() -> None:
     side = Run("bare-loop", Rows(1_000, 100_000))
     itself = Measure("itself", "", side, side, (RATE,))
