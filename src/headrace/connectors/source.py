@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
+from headrace.connectors.metrics import Metrics, OwnMetrics
 from headrace.types.information import TypeInformation
 
 
@@ -76,6 +77,8 @@ class ReaderContext:
     """Thread-safe: call it when records became available, so that an idle task polls at once."""
     wants_timestamps: bool = True
     """Whether anybody looks at the timestamps of the source itself; if not, they need not be given."""
+    metrics: Metrics = field(default_factory=OwnMetrics)
+    """Counters by name, which the status of the job shows as `uid.name`."""
 
 
 class SourceReader(ABC, Generic[SplitT]):
@@ -151,6 +154,14 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     @abstractmethod
     def handle_split_request(self, subtask: int) -> None:
         """A reader has nothing to read: assign it a split, tell it that none will come, or wait."""
+
+    def holds_back(self, subtask: int) -> bool:
+        """Whether a reader that got nothing will get splits that are known already, as soon as it is sure that it may.
+
+        Asked after `handle_split_request`. Event time waits for such a reader; one that might get a split some day
+        counts as idle.
+        """
+        return False
 
     @abstractmethod
     def add_splits_back(self, splits: Sequence[SplitT]) -> None:

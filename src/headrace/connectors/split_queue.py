@@ -14,10 +14,7 @@ TRIES_PER_POLL = 8
 
 
 class SplitQueueReader(SourceReader[SplitT]):
-    """Keeps its splits in order; a subclass opens and reads the first, and moves its position on.
-
-    `close` closes what is open, if anything is.
-    """
+    """Keeps its splits in order; a subclass opens and reads the first, and moves its position on."""
 
     def __init__(self) -> None:
         self._splits: deque[SplitT] = deque()
@@ -26,6 +23,10 @@ class SplitQueueReader(SourceReader[SplitT]):
     @abstractmethod
     def _read(self, split: SplitT, limit: int) -> SourceBatch | None:
         """The next records of the first split, which is opened if it is not; None at its end, before it is closed."""
+
+    @abstractmethod
+    def _close_split(self) -> None:
+        """Close what is open of the first split, if anything is. Called when it has ended, and at the end."""
 
     def add_splits(self, splits: Sequence[SplitT]) -> None:
         self._splits.extend(copy(split) for split in splits)
@@ -40,7 +41,7 @@ class SplitQueueReader(SourceReader[SplitT]):
                 return PollStatus.ENDED if self._no_more else PollStatus.NEEDS_SPLIT
             batch = self._read(self._splits[0], limit)
             if batch is None:
-                self.close()
+                self._close_split()
                 self._splits.popleft()
             elif batch.columns is not None or batch.values:
                 return batch
@@ -51,3 +52,6 @@ class SplitQueueReader(SourceReader[SplitT]):
 
     def snapshot(self) -> list[SplitT]:
         return [copy(split) for split in self._splits]
+
+    def close(self) -> None:
+        self._close_split()

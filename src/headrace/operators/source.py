@@ -14,6 +14,7 @@ from headrace.connectors.source import PollStatus, ReaderContext, Source, Source
 from headrace.errors import UserFunctionError
 from headrace.operators.alignment import SplitAligner
 from headrace.operators.base import BackgroundWork, Operator, failure_in
+from headrace.operators.metrics import MetricGroup
 from headrace.operators.timestamps import WATERMARK_INTERVAL_MS, WatermarkTracker
 from headrace.operators.watermarks import MIN_WATERMARK, WatermarkStrategy
 from headrace.types.columns import batch_to_values
@@ -60,6 +61,7 @@ class SourceOperator(Operator):
                     parallelism=context.parallelism,
                     wake=self._woken,
                     wants_timestamps=self._strategy.timestamp_field is None,
+                    metrics=MetricGroup(context.metrics),
                 )
             )
             self._reader.open()

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.connectors.metrics import OwnMetrics
 from headrace.connectors.source import PollStatus, ReaderContext, Source, SourceBatch, SourceReader
 from headrace.types.columns import batch_to_values
 
@@ -42,7 +43,8 @@ class ReadRecord:
 class SourceDriver:
     """One attempt of a source. Never sleeps and never calls `discover` by itself; call `discover` to look for splits.
 
-    `records` holds everything read so far, in order; `batches` the sizes of what `poll` gave.
+    `records` holds everything read so far, in order; `batches` the sizes of what `poll` gave; `metrics.counts` what
+    all readers together have counted.
     """
 
     def __init__(self, source: Source[Any], *, parallelism: int = 1, restored: SourceSnapshot | None = None) -> None:
@@ -55,13 +57,15 @@ class SourceDriver:
         self._ended: set[int] = set()
         self._turn = 0
         self._sent = 0
+        self.metrics = OwnMetrics()
         context = _Context(self)
         self.enumerator = source.create_enumerator(context, None if restored is None else restored.enumerator)
         if restored is not None:
             self.enumerator.add_splits_back([self._decode(split) for split in restored.splits])
         self.enumerator.start()
         self.readers: list[SourceReader[Any]] = [
-            source.create_reader(ReaderContext(subtask, parallelism)) for subtask in range(parallelism)
+            source.create_reader(ReaderContext(subtask, parallelism, metrics=self.metrics))
+            for subtask in range(parallelism)
         ]
         for reader in self.readers:
             reader.open()

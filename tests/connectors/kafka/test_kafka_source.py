@@ -21,9 +21,11 @@ from headrace.connectors.kafka import (
     SimpleStringSchema,
 )
 from headrace.connectors.kafka.client import kafka
+from headrace.connectors.kafka.reader import KafkaReader
 from headrace.connectors.source import Boundedness
 from headrace.errors import RecordError
 from headrace.operators.source import SourceOperator
+from headrace.runtime.task.metrics import readings
 from headrace.testing import JobHarness
 from headrace.testing.kafka_broker import KafkaBroker
 from headrace.testing.source_driver import SourceDriver, SourceSnapshot
@@ -62,14 +64,13 @@ def kafka_driving(kafka_broker: KafkaBroker) -> Iterator[Driving]:
     driving.close()
 
 
-def run_until(driver: SourceDriver, done: Callable[[], bool], *, limit: int = 100, discovering: bool = False) -> None:
-    """Poll until it is so: records come when the broker sends them."""
+def run_until(driver: SourceDriver, done: Callable[[], bool], *, limit: int = 100) -> None:
+    """Poll until it is so: records come when the broker sends them, partitions when it has said which there are."""
     deadline = time.monotonic() + 120
     while not done():
         assert time.monotonic() < deadline, f"after 120 s only {len(driver.records)} records"
         driver.run(limit=limit)
-        if discovering:
-            driver.discover()
+        driver.discover()
         time.sleep(0.005)
 
 
@@ -79,6 +80,7 @@ def read_some(driver: SourceDriver, records: int, limit: int = 10) -> None:
     while len(driver.records) < records:
         assert time.monotonic() < deadline, f"after 120 s only {len(driver.records)} records"
         driver.run(records=limit)
+        driver.discover()
         time.sleep(0.002)
 
 
@@ -148,6 +150,55 @@ def test_reading_begins_where_it_was_told(kafka_driving: Driving, new_topic: New
         values(KafkaOffsetsInitializer.committed_offsets(), group=f"never-{topic}")
 
 
+def told_to(group: str, broker: KafkaBroker, *partitions: tuple[str, int]) -> list[int]:
+    """The offsets that a group has."""
+    library = kafka("the test")
+    consumer = library.Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    told = consumer.committed([library.TopicPartition(*partition) for partition in partitions], timeout=30)
+    consumer.close()
+    return [partition.offset for partition in told]
+
+
+def test_the_group_is_told_the_end_of_partitions_that_are_read_to_it(
+    kafka_driving: Driving, new_topic: NewTopic
+) -> None:
+    topic = new_topic(partitions=2)
+    kafka_driving.broker.produce(topic, numbered(10), 0)
+    kafka_driving.broker.produce(topic, numbered(25), 1)
+    ends = KafkaOffsetsInitializer.offsets({(topic, 0): 10, (topic, 1): 20})
+    driver = kafka_driving.drive(kafka_driving.builder(topic).set_group_id(f"group-{topic}").set_bounded(ends).build())
+    assert len(read_to_the_end(driver)) == 30
+    (reader,) = driver.readers
+    reader.snapshot_for(1)
+    reader.checkpoint_complete(1)
+    driver.close()
+    assert told_to(f"group-{topic}", kafka_driving.broker, (topic, 0), (topic, 1)) == [10, 20]
+
+
+def test_that_the_group_could_not_be_told_is_in_the_log(
+    kafka_driving: Driving, new_topic: NewTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = new_topic()
+    kafka_driving.broker.produce(topic, numbered(10))
+    driver = kafka_driving.drive(kafka_driving.builder(topic).set_group_id(f"group-{topic}").build())
+    run_until(driver, lambda: len(driver.records) == 10)
+    (reader,) = driver.readers
+    assert isinstance(reader, KafkaReader)
+    reader._fetcher.commit({("no-such-topic", 0): 5})
+    run_until(driver, lambda: "Offsets could not be told to the group" in caplog.text)
+
+
+def test_only_the_given_partitions_are_read(kafka_driving: Driving, new_topic: NewTopic) -> None:
+    one, other = new_topic(partitions=3), new_topic(partitions=2)
+    for topic, partition in [(one, 0), (one, 1), (one, 2), (other, 0), (other, 1)]:
+        kafka_driving.broker.produce(topic, [(None, f"{topic}:{partition}")], partition)
+    builder = kafka_driving.builder().set_partitions({(one, 0), (one, 2), (other, 1)}).set_bounded(LATEST)
+    driver = kafka_driving.drive(builder.build(), parallelism=2)
+    assert sorted(read_to_the_end(driver)) == sorted([f"{one}:0", f"{one}:2", f"{other}:1"])
+    with pytest.raises(KafkaTopicError, match=f"Topic {one} has no partition 7"):
+        kafka_driving.drive(kafka_driving.builder().set_partitions({(one, 7)}).build())
+
+
 def test_the_group_is_told_the_offsets_of_completed_checkpoints_only(
     kafka_driving: Driving, new_topic: NewTopic
 ) -> None:
@@ -163,11 +214,7 @@ def test_the_group_is_told_the_offsets_of_completed_checkpoints_only(
     reader.snapshot_for(2)
     reader.checkpoint_complete(1)
     driver.close()
-    library = kafka("the test")
-    consumer = library.Consumer({"bootstrap.servers": kafka_driving.broker.bootstrap_servers, "group.id": group})
-    (told,) = consumer.committed([library.TopicPartition(topic, 0)], timeout=30)
-    consumer.close()
-    assert told.offset == at_first
+    assert told_to(group, kafka_driving.broker, (topic, 0)) == [at_first]
     resumed = KafkaOffsetsInitializer.committed_offsets()
     again = kafka_driving.builder(topic).set_group_id(group).set_starting_offsets(resumed).set_bounded(LATEST).build()
     assert read_to_the_end(kafka_driving.drive(again)) == [f"v{n}" for n in range(at_first, 100)]
@@ -191,12 +238,12 @@ def test_partitions_and_topics_that_turn_up_later_are_read_from_their_first_reco
     broker.produce(topic, [(None, "new partition")], partition=1)
     broker.create_topic(f"{topic}-more")
     broker.produce(f"{topic}-more", [(None, "new topic")])
-    run_until(driver, lambda: len(driver.records) >= 3, discovering=True)
+    run_until(driver, lambda: len(driver.records) >= 3)
     assert sorted(driver.values) == ["new partition", "new topic", "old partition"]
     # A checkpoint knows them: none is found a second time.
     again = kafka_driving.drive(source, 1, driver.snapshot())
     broker.produce(topic, [(None, "later")], partition=1)
-    run_until(again, lambda: len(again.records) >= 1, discovering=True)
+    run_until(again, lambda: len(again.records) >= 1)
     assert again.values == ["later"]
 
 
@@ -249,14 +296,24 @@ def test_records_that_retention_deleted_are_an_error_with_topic_partition_and_of
     careless = kafka_driving.builder(topic).set_bounded(LATEST).set_on_data_loss("skip").build()
     driver = kafka_driving.drive(careless, 1, snapshot)
     assert read_to_the_end(driver) == [f"v{n}" for n in range(60, 100)]
-    assert driver.readers[0].lost == 60 - read  # type: ignore[attr-defined]
+    assert driver.metrics.counts == {"recordsLost": 60 - read}
 
 
-def test_a_topic_that_was_deleted_and_made_anew_is_an_error(kafka_driving: Driving, new_topic: NewTopic) -> None:
+@pytest.mark.parametrize("how", ["bounded", "unbounded", "without discovery", "skipping what is lost"])
+def test_of_a_topic_that_was_deleted_and_made_anew_not_one_record_is_read(
+    kafka_driving: Driving, new_topic: NewTopic, how: str
+) -> None:
     broker = kafka_driving.broker
     topic = new_topic()
     broker.produce(topic, numbered(50))
-    source = kafka_driving.builder(topic).build()
+    builder = kafka_driving.builder(topic)
+    if how == "bounded":
+        builder.set_bounded(LATEST)
+    elif how == "without discovery":
+        builder.set_discovery_interval(None)
+    elif how == "skipping what is lost":
+        builder.set_on_data_loss("skip")
+    source = builder.build()
     first = kafka_driving.drive(source)
     read_some(first, 20)
     snapshot = first.snapshot()
@@ -265,9 +322,36 @@ def test_a_topic_that_was_deleted_and_made_anew_is_an_error(kafka_driving: Drivi
     broker.create_topic(topic)
     # More than before, so that the saved offset is there, but means another record.
     broker.produce(topic, numbered(80))
-    driver = kafka_driving.drive(source, 1, snapshot)
+    read: list[Any] = []
+
+    def restored() -> None:
+        # The start itself raises, unless the broker takes its time. Then there is nothing to read until it has answered.
+        driver = kafka_driving.drive(source, 1, snapshot)
+        deadline = time.monotonic() + 2
+        while not driver.records and time.monotonic() < deadline:
+            driver.run()
+            time.sleep(0.005)
+        read.extend(driver.values)
+        run_until(driver, lambda: False)
+
     with pytest.raises(KafkaTopicError, match=f"Topic {topic} was deleted and made anew"):
-        run_until(driver, lambda: False, discovering=True)
+        restored()
+    assert read == []
+
+
+def test_a_position_behind_the_end_is_an_error_whatever_may_be_lost(
+    kafka_driving: Driving, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    kafka_driving.broker.produce(topic, numbered(30))
+    beyond = KafkaOffsetsInitializer.offsets({(topic, 0): 50})
+    builder = kafka_driving.builder(topic).set_starting_offsets(beyond).set_on_data_loss("skip")
+    driver = kafka_driving.drive(builder.build())
+    with pytest.raises(KafkaDataLossError, match="the topic has been made anew, or lost its end") as loss:
+        run_until(driver, lambda: False)
+    assert (loss.value.wanted, loss.value.first, loss.value.end) == (50, 0, 30)
+    assert "set_on_data_loss" not in str(loss.value), "it would not help"
+    assert driver.records == []
 
 
 def test_a_topic_that_does_not_exist_is_named(kafka_driving: Driving) -> None:
@@ -289,8 +373,13 @@ def test_a_record_that_cannot_be_read_is_named_or_skipped_and_counted(
         read_to_the_end(kafka_driving.drive(builder.build()))
     driver = kafka_driving.drive(builder.set_on_error("skip").build())
     assert [(value.account, value.amount) for value in read_to_the_end(driver)] == [(f"a{n}", n) for n in range(5)]
-    reader: Any = driver.readers[0]
-    assert (reader.skipped, reader.tombstones) == (2, 1)
+    assert driver.metrics.counts == {"recordsSkipped": 2, "tombstones": 1}
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(1)
+    with JobHarness(env.from_source(builder.build(), WatermarkStrategy.no_watermarks(), "in").uid("in")) as job:
+        assert len(job.run_to_end()) == 5
+        counted = readings(job.operators("in"))
+    assert counted == {"in.recordsSkipped": 2, "in.tombstones": 1, "in.recordsLost": 0}
 
 
 def test_a_deserializer_of_whole_records_sees_key_headers_and_place(
@@ -320,7 +409,7 @@ def test_reading_goes_on_by_itself_after_the_broker_was_killed_and_came_back(
     driver.discover()
     broker.start()
     broker.produce(topic, numbered(100, 100))
-    run_until(driver, lambda: len(driver.records) >= 200, discovering=True)
+    run_until(driver, lambda: len(driver.records) >= 200)
     assert driver.values == [f"v{n}" for n in range(200)]
 
 

@@ -16,7 +16,6 @@ import pytest
 from headrace.connectors.files import FileSource, StreamFormat
 from headrace.connectors.files.enumerator import FileEnumerator
 from headrace.connectors.files.formats import Problem
-from headrace.connectors.files.reader import FileReader
 from headrace.connectors.source import Boundedness, PollStatus, SourceBatch
 from headrace.durations import Duration
 from headrace.errors import ConfigurationError, RecordError
@@ -31,9 +30,7 @@ def read(source: FileSource, **how: Any) -> list[Any]:
 
 
 def skipped(driver: SourceDriver) -> dict[Problem, int]:
-    reader = driver.readers[0]
-    assert isinstance(reader, FileReader)
-    return {problem: count for problem, count in reader.counts.items() if count}
+    return {Problem(name): count for name, count in driver.metrics.counts.items()}
 
 
 # Which files
@@ -308,7 +305,10 @@ def test_json_fields_are_found_by_name_checked_and_converted(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "line",
-    ['{"name": 1}', '{"age": "x"}', '{"age": 3000000000}', '{"age": 1.5}', "[1]", "{", '{"name": "a"}}', "nonsense"],
+    [
+        *('{"name": 1}', '{"age": "x"}', '{"age": 3000000000}', '{"age": 1.5}', "[1]", "{", '{"name": "a"}}'),
+        *("nonsense", '{"name": "c"} {"name": "d"}'),
+    ],
 )
 def test_a_json_line_that_does_not_fit_is_named_or_skipped_alone(tmp_path: Path, line: str) -> None:
     (tmp_path / "a").write_text(f'{{"name": "a", "age": 1}}\n{line}\n{{"name": "b", "age": 2}}\n')
@@ -319,6 +319,15 @@ def test_a_json_line_that_does_not_fit_is_named_or_skipped_alone(tmp_path: Path,
     driver.run()
     assert driver.values == [("a", 1), ("b", 2)]
     assert skipped(driver) == {Problem.RECORD: 1}
+
+
+def test_a_json_value_that_is_spread_over_lines_is_bad_however_many_are_read_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text('{"name": "a", "age": 1}\n{"name":\n"b"}\n\n  \r\n{"name": "c", "age": 3}\n')
+    for limit in (1, 2, 100):
+        driver = SourceDriver(FileSource.json_lines(tmp_path, type_info=PERSON, on_error="skip"))
+        driver.run(limit=limit)
+        assert driver.values == [("a", 1), ("c", 3)]
+        assert skipped(driver) == {Problem.RECORD: 2}
 
 
 # CSV

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from headrace.connectors.kafka import (
     KafkaRecordSerializationSchema,
     KafkaSink,
     KafkaSource,
+    KafkaTopicSelector,
     RawBytesSchema,
     SimpleStringSchema,
 )
@@ -153,6 +155,24 @@ def test_json_is_read_all_at_once_and_spread_over_lines_too() -> None:
     assert JsonRowDeserializationSchema().deserialize(b"[1, null]") == [1, None]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [b'{"amount": 1}\n{"amount": 2}', b""],
+        [b'{"amount": 1} {"amount": 2}', b" "],
+        [b'{"amount":', b"1}", b'{"amount": 2}{"amount": 3}'],
+    ],
+)
+@pytest.mark.parametrize("type_info", [ROW, None])
+def test_bad_json_does_not_pass_because_the_numbers_are_right(values: list[bytes], type_info: Any) -> None:
+    schema = JsonRowDeserializationSchema(type_info)
+    with pytest.raises(msgspec.DecodeError):
+        schema.deserialize_all(values)
+    for value in values:
+        with pytest.raises(msgspec.DecodeError):
+            schema.deserialize(value)
+
+
 def test_json_is_written_without_line_ends() -> None:
     schema = JsonRowSerializationSchema.builder().with_type_info(ROW).build()
     assert schema.serialize(Row(account="a", amount=1)) == b'{"account":"a","amount":1}'
@@ -188,6 +208,17 @@ def test_avro_records_are_rows_and_go_both_ways() -> None:
     assert tuple(travelled.deserialize(data)) == ("a", 5, None, ["x"])
     with pytest.raises(RecordError, match="does not fit its Avro schema"):
         writing.serialize({"account": 5})
+
+
+def test_a_topic_selector_is_a_function_or_an_object_as_in_pyflink() -> None:
+    class ByAmount(KafkaTopicSelector):
+        def apply(self, data: Any) -> str:
+            return "large" if data > 100 else "small"
+
+    for selector in (ByAmount(), ByAmount().apply):
+        schema = KafkaRecordSerializationSchema.builder().set_topic_selector(selector)
+        serialize = schema.set_value_serialization_schema(JsonRowSerializationSchema()).build().serializer(lambda _: 1)
+        assert [serialize(amount, None)[0] for amount in (5, 500)] == ["small", "large"]
 
 
 def test_topic_key_headers_and_partition_are_chosen_by_the_value() -> None:

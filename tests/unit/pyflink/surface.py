@@ -74,7 +74,8 @@ MODULES: dict[str, str] = {
     "datastream.connectors.number_seq": "NumberSequenceSource",
     "datastream.connectors.kafka": (
         "KafkaSource KafkaSourceBuilder KafkaSink KafkaSinkBuilder KafkaRecordSerializationSchema "
-        "KafkaOffsetsInitializer KafkaOffsetResetStrategy KafkaTopicPartition FlinkKafkaConsumer FlinkKafkaProducer"
+        "KafkaOffsetsInitializer KafkaOffsetResetStrategy KafkaTopicPartition FlinkKafkaConsumer FlinkKafkaProducer "
+        "KafkaRecordSerializationSchemaBuilder KafkaTopicSelector"
     ),
     "datastream.connectors.file_system": (
         "FileSource FileSink StreamFormat BulkFormat BucketAssigner RollingPolicy OutputFileConfig FileCompactor "
@@ -226,6 +227,7 @@ METHODS: dict[str, str] = {
         "set_bounded set_unbounded set_value_only_deserializer set_client_id_prefix set_property set_properties build"
     ),
     "datastream.connectors.kafka.KafkaOffsetsInitializer": "earliest latest committed_offsets timestamp offsets",
+    "datastream.connectors.kafka.KafkaTopicSelector": "apply",
     "datastream.connectors.kafka.KafkaSinkBuilder": (
         "set_bootstrap_servers set_delivery_guarantee set_transactional_id_prefix set_record_serializer set_property "
         "build"

@@ -32,7 +32,7 @@ class SpoolReader(SplitQueueReader[SpoolSplit]):
         self._open: _OpenFile | None = None
         self._manifest: Manifest | None = None
 
-    def close(self) -> None:
+    def _close_split(self) -> None:
         if self._open is not None:
             self._open.close()
             self._open = None

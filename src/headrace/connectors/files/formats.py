@@ -10,6 +10,7 @@ from enum import Enum
 from typing import BinaryIO, Literal
 
 from headrace.connectors.files.split import FileSplit, Fingerprint
+from headrace.connectors.metrics import CHANGED_FILES_READ, FILES_SKIPPED, RECORDS_SKIPPED, Metrics, Tally
 from headrace.connectors.source import SourceBatch
 from headrace.errors import ConfigurationError, RecordError
 from headrace.types.information import TypeInformation
@@ -19,26 +20,33 @@ log = logging.getLogger(__name__)
 OnError = Literal["fail", "skip"]
 OnChange = Literal["fail", "read"]
 
-LOGGED_ONE_BY_ONE = 20
-"""After so many, problems of one reader are counted but not logged any more."""
 _SHOWN_CHARACTERS = 200
 
 
 class Problem(Enum):
-    """What can be wrong with a part of the input."""
+    """What can be wrong with a part of the input; the value is the name of its counter."""
 
-    RECORD = "record skipped"
-    FILE = "file skipped"
-    CHANGED = "changed file read on"
+    RECORD = RECORDS_SKIPPED
+    FILE = FILES_SKIPPED
+    CHANGED = CHANGED_FILES_READ
+
+
+_LOGGED_AS = {
+    Problem.RECORD: "Record skipped",
+    Problem.FILE: "File skipped",
+    Problem.CHANGED: "Changed file read on",
+}
 
 
 class Problems:
     """Decides by the source's settings whether a problem ends the job, and counts those that do not."""
 
-    def __init__(self, on_error: OnError, on_change: OnChange) -> None:
+    def __init__(self, on_error: OnError, on_change: OnChange, metrics: Metrics) -> None:
         self._on_error = on_error
         self._on_change = on_change
-        self.counts = dict.fromkeys(Problem, 0)
+        self._tallies = {
+            problem: Tally(_LOGGED_AS[problem], metrics.counter(problem.value), log) for problem in Problem
+        }
 
     def bad_record(self, path: str, line: int, text: bytes | str, reason: str) -> None:
         """A record that cannot be read: raise, or count it as skipped."""
@@ -59,19 +67,19 @@ class Problems:
                 f"{text} Positions in it mean nothing any more. Write new rows into new files; "
                 'to read it on from the saved position all the same, set on_change="read".'
             )
-        self._count(Problem.CHANGED, text)
+        self._tallies[Problem.CHANGED].add(text)
+
+    def close(self) -> None:
+        """Called at the end: what was counted without a line of its own is logged as a sum."""
+        for tally in self._tallies.values():
+            tally.tell()
 
     def _met(self, problem: Problem, text: str) -> None:
         if self._on_error == "fail":
             raise RecordError(
                 f'{text} Repair the input, or set on_error="skip" to leave such parts out and count them.'
             )
-        self._count(problem, text)
-
-    def _count(self, problem: Problem, text: str) -> None:
-        self.counts[problem] += 1
-        if sum(self.counts.values()) <= LOGGED_ONE_BY_ONE:
-            log.warning("%s: %s", problem.value, text)
+        self._tallies[problem].add(text)
 
 
 class FileCursor(ABC):

@@ -70,7 +70,8 @@ class _JsonCursor(LineCursor):
 
     def parse(self, lines: list[bytes], first_line: int) -> list[Any]:
         try:
-            return self._finish(self._decoder.decode_lines(b"\n".join(lines)))
+            # Each on its own: `decode_lines` takes two values on a line for two lines, and one on two lines for one.
+            return self._finish(list(map(self._decoder.decode, filter(None, lines))))
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # one of them is bad: find out which
         values = []

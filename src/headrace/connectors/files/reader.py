@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.connectors.files.formats import FileCursor, FileFormat, Problem, Problems
+from headrace.connectors.files.formats import FileCursor, FileFormat, Problems
 from headrace.connectors.files.split import FileSplit
 from headrace.connectors.source import SourceBatch
 from headrace.connectors.split_queue import SplitQueueReader
 
 
 class FileReader(SplitQueueReader[FileSplit]):
-    """`counts` says what was left out so far: records skipped, files skipped, changed files read on."""
+    """Records skipped, files skipped and changed files read on are counted by `Problems`."""
 
     def __init__(self, file_format: FileFormat, problems: Problems) -> None:
         super().__init__()
@@ -17,11 +17,11 @@ class FileReader(SplitQueueReader[FileSplit]):
         self._problems = problems
         self._cursor: FileCursor | None = None
 
-    @property
-    def counts(self) -> dict[Problem, int]:
-        return dict(self._problems.counts)
-
     def close(self) -> None:
+        super().close()
+        self._problems.close()
+
+    def _close_split(self) -> None:
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None

@@ -160,7 +160,7 @@ class FileSource(Source[FileSplit]):
         return FileEnumerator(context, self.paths, self.watch_ms, restored)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[FileSplit]:
-        return FileReader(self.format, Problems(self.on_error, self.on_change))
+        return FileReader(self.format, Problems(self.on_error, self.on_change, context.metrics))
 
     def describe(self) -> str:
         watched = "" if self.watch_ms is None else f", watched every {self.watch_ms} ms"

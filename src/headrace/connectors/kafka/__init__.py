@@ -3,7 +3,7 @@
 from headrace.connectors.kafka.errors import KafkaDataLossError, KafkaTopicError, KafkaUnavailableError
 from headrace.connectors.kafka.offsets import KafkaOffsetResetStrategy, KafkaOffsetsInitializer
 from headrace.connectors.kafka.reader import KafkaRecord
-from headrace.connectors.kafka.records import KafkaRecordSerializationSchema
+from headrace.connectors.kafka.records import KafkaRecordSerializationSchema, KafkaTopicSelector
 from headrace.connectors.kafka.sink import DeliveryGuarantee, KafkaSink, KafkaSinkBuilder
 from headrace.connectors.kafka.source import KafkaSource, KafkaSourceBuilder
 from headrace.connectors.kafka.values import (
@@ -34,6 +34,7 @@ __all__ = [
     "KafkaSource",
     "KafkaSourceBuilder",
     "KafkaTopicError",
+    "KafkaTopicSelector",
     "KafkaUnavailableError",
     "RawBytesSchema",
     "SerializationSchema",

@@ -20,6 +20,7 @@ from headrace.connectors.kafka.client import ANSWER_WITHIN_S, kafka, made
 from headrace.connectors.kafka.errors import KafkaDataLossError, KafkaTopicError, KafkaUnavailableError
 from headrace.connectors.kafka.offsets import Partition
 from headrace.connectors.kafka.settings import KafkaSettings
+from headrace.connectors.metrics import Counter
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +60,14 @@ class Fetcher:
         *,
         on_data_loss: OnDataLoss,
         wake: Callable[[], None],
+        lost: Counter,
     ) -> None:
         self._library = kafka("KafkaSource")
         self._settings = settings
         self._on_data_loss = on_data_loss
         self._wake = wake
-        self._consumer = made(lambda: self._library.Consumer(dict(config)), settings, "KafkaSource")
+        config = {**config, "on_commit": self._committed}
+        self._consumer = made(lambda: self._library.Consumer(config), settings, "KafkaSource")
         self._chunks: deque[Chunk] = deque()
         self._queued = 0
         self._queued_bytes = 0
@@ -72,13 +75,15 @@ class Fetcher:
         self._orders: deque[Callable[[], None]] = deque()
         self._positions: dict[Partition, int] = {}
         """Of the next message to be fetched."""
+        self._gave_up = False
+        """Whether a partition was given up: messages of it may still come."""
         self._at_once = 512
         self._closing = False
         self._commit_failed = False
         self.error: Exception | None = None
         """Why fetching is over. The reader raises it when it has taken what came before."""
-        self.lost = 0
-        """Records that were gone before they could be read, where that is allowed."""
+        self._lost = lost
+        """Counts records that were gone before they could be read, where that is allowed."""
         self._thread = threading.Thread(target=self._run, name="kafka-fetcher", daemon=True)
         self._thread.start()
 
@@ -113,7 +118,7 @@ class Fetcher:
             self._orders.append(lambda: self._switch(self._consumer.resume, partitions))
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
-        """Tell the group; trouble with that is logged once and has no further effect."""
+        """Tell the group; trouble with that is logged once, until it works again, and has no further effect."""
         self._orders.append(lambda: self._commit(positions))
 
     def close(self) -> None:
@@ -166,14 +171,13 @@ class Fetcher:
         """Messages as they came, cut where the partition changes: they come in long runs of one."""
         if not messages:
             return []
-        if len(self._positions) == 1:
+        if len(self._positions) == 1 and not self._gave_up:
             return [Chunk(next(iter(self._positions)), messages, _size_of(messages))]
         kind = self._library.Message
         chunks = []
         for topic, of_topic in groupby(messages, kind.topic):
             for number, run in groupby(of_topic, kind.partition):
                 found = list(run)
-                # Of a partition that was given up meanwhile, messages may still come.
                 if (topic, number) in self._positions:
                     chunks.append(Chunk((topic, number), found, _size_of(found)))
         return chunks
@@ -233,6 +237,7 @@ class Fetcher:
             # It was there all the time: the leader has moved, or a follower lagged behind.
             self._seek(partition, wanted)
             return
+        # Behind the end there is no gap to go on after: records from the first on are others, or were read before.
         made_anew = wanted > end
         reason = (
             "the topic has been made anew, or lost its end"
@@ -240,17 +245,17 @@ class Fetcher:
             else f"{first - wanted} records were deleted by retention before they could be read"
         )
         text = f"{topic}, partition {number}: offset {wanted} is wanted, but there is {first} to {end}: {reason}."
-        if self._on_data_loss == "fail":
+        if made_anew or self._on_data_loss == "fail":
+            way_out = "." if made_anew else f', or set_on_data_loss("skip") to go on at {first} and count what is lost.'
             raise KafkaDataLossError(
-                f'{text} Start the job without its checkpoints, or set_on_data_loss("skip") to go on at {first} '
-                "and count what is lost.",
+                f"{text} Start the job without its checkpoints{way_out}",
                 topic=topic,
                 partition=number,
                 wanted=wanted,
                 first=first,
                 end=end,
             )
-        self.lost += 0 if made_anew else first - wanted
+        self._lost.inc(first - wanted)
         log.warning("%s Going on at %d.", text, first)
         self._seek(partition, first)
 
@@ -270,6 +275,7 @@ class Fetcher:
 
     def _end(self, partition: Partition) -> None:
         if self._positions.pop(partition, None) is not None:
+            self._gave_up = True
             self._consumer.incremental_unassign([self._library.TopicPartition(*partition)])
 
     def _switch(self, how: Callable[[list[Any]], None], partitions: AbstractSet[Partition]) -> None:
@@ -280,6 +286,11 @@ class Fetcher:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=True)
         except self._library.KafkaException as error:
-            if not self._commit_failed:
-                self._commit_failed = True
-                log.warning("Offsets could not be told to the group: %s", self._settings.redact(str(error)))
+            self._committed(error, ())
+
+    def _committed(self, error: Any, offsets: Sequence[Any]) -> None:
+        """How telling the group went. Called by the client while it is polled or closed, so on the thread as well."""
+        errors = [found for found in (error, *(offset.error for offset in offsets)) if found is not None]
+        if errors and not self._commit_failed:
+            log.warning("Offsets could not be told to the group: %s", self._settings.redact(str(errors[0])))
+        self._commit_failed = bool(errors)

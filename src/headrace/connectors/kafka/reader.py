@@ -17,6 +17,7 @@ from headrace.connectors.kafka.offsets import Partition
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.connectors.kafka.split import UNBOUNDED, KafkaSplit
 from headrace.connectors.kafka.values import DeserializationSchema
+from headrace.connectors.metrics import RECORDS_LOST, RECORDS_SKIPPED, TOMBSTONES, Tally
 from headrace.connectors.source import PollStatus, ReaderContext, SourceBatch, SourceReader
 from headrace.errors import RecordError
 
@@ -26,7 +27,6 @@ OnError = Literal["fail", "skip"]
 
 LOOK_AGAIN_S = 0.25
 """The fetcher wakes the task; this is only for the case that it could not."""
-LOGGED_ONE_BY_ONE = 20
 _SHOWN = 200
 
 
@@ -47,7 +47,7 @@ RecordDeserializer = Callable[[KafkaRecord], Any]
 
 
 class KafkaReader(SourceReader[KafkaSplit]):
-    """`skipped` counts records left out because they could not be read, `tombstones` those without a value."""
+    """Counts records that could not be read, those without a value, and those that were gone before they were read."""
 
     pauses_splits = True
 
@@ -80,18 +80,15 @@ class KafkaReader(SourceReader[KafkaSplit]):
         self._paused: set[Partition] = set()
         self._held: dict[Partition, deque[tuple[Chunk, int]]] = {}
         """Of partitions that are or were paused: what was fetched already, each from which message on."""
+        self._ended: dict[Partition, int] = {}
+        """Where partitions ended that are read to their end."""
         self._saved: dict[int, dict[Partition, int]] = {}
-        self.skipped = 0
-        self.tombstones = 0
+        self._skipped = Tally("Record skipped", context.metrics.counter(RECORDS_SKIPPED), log)
+        self._tombstones = context.metrics.counter(TOMBSTONES)
+        self._lost = context.metrics.counter(RECORDS_LOST)
 
-    @property
-    def lost(self) -> int:
-        """Records that were gone before they could be read, where that is allowed."""
-        return self._fetcher.lost
-
-    def open(self) -> None:
-        message = kafka("KafkaSource").Message
-        self._value_of, self._timestamp_of = message.value, message.timestamp
+    def client_settings(self) -> dict[str, Any]:
+        """What the consumer of this reader is made with."""
         config = self._settings.merged(
             {
                 # The default waits a second whenever enough is queued: 180 k records/s instead of over a million.
@@ -110,7 +107,18 @@ class KafkaReader(SourceReader[KafkaSplit]):
         )
         if (prefix := self._settings.get("client.id")) is not None:
             config["client.id"] = f"{prefix}-{self._context.subtask}"
-        self._fetcher = Fetcher(config, self._settings, on_data_loss=self._on_data_loss, wake=self._context.wake)
+        return config
+
+    def open(self) -> None:
+        message = kafka("KafkaSource").Message
+        self._value_of, self._timestamp_of = message.value, message.timestamp
+        self._fetcher = Fetcher(
+            self.client_settings(),
+            self._settings,
+            on_data_loss=self._on_data_loss,
+            wake=self._context.wake,
+            lost=self._lost,
+        )
 
     def add_splits(self, splits: Sequence[KafkaSplit]) -> None:
         for split in splits:
@@ -173,7 +181,8 @@ class KafkaReader(SourceReader[KafkaSplit]):
 
     def snapshot_for(self, checkpoint_id: int) -> None:
         if self._commits:
-            self._saved[checkpoint_id] = {partition: split.offset for partition, split in self._splits.items()}
+            reading = {partition: split.offset for partition, split in self._splits.items()}
+            self._saved[checkpoint_id] = {**self._ended, **reading}
 
     def checkpoint_complete(self, checkpoint_id: int) -> None:
         positions = self._saved.get(checkpoint_id)
@@ -182,6 +191,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
             self._fetcher.commit(positions)
 
     def close(self) -> None:
+        self._skipped.tell()
         fetcher = getattr(self, "_fetcher", None)
         if fetcher is not None:
             fetcher.close()
@@ -211,7 +221,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         return self._batch(split, part)
 
     def _finish(self, partition: Partition) -> None:
-        del self._splits[partition]
+        self._ended[partition] = self._splits.pop(partition).stop
         self._paused.discard(partition)
         self._held.pop(partition, None)
         self._chunk = None
@@ -238,7 +248,7 @@ class KafkaReader(SourceReader[KafkaSplit]):
         for message in messages:
             value = message.value()
             if value is None and self._values is not None:
-                self.tombstones += 1
+                self._tombstones.inc()
                 continue
             try:
                 values.append(self._value(message))
@@ -272,6 +282,4 @@ class KafkaReader(SourceReader[KafkaSplit]):
             raise RecordError(
                 f'{text} Repair the producer, or set_on_error("skip") to leave such records out.'
             ) from error
-        self.skipped += 1
-        if self.skipped <= LOGGED_ONE_BY_ONE:
-            log.warning("Record skipped: %s", text)
+        self._skipped.add(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -13,9 +14,18 @@ OutRecord: TypeAlias = tuple[str, bytes | None, bytes | None, int | None, int | 
 """Topic, value, key, partition, timestamp in milliseconds, headers. None: no key, Kafka's partitioner, now, none."""
 
 TopicSelector = Callable[[Any], str]
+"""What `set_topic_selector` takes; PyFlink's programs give it a `KafkaTopicSelector`."""
 HeadersOf = Callable[[Any], Iterable[Header]]
 Partitioner = Callable[[Any, "bytes | None", int], int]
 """`(value, key, number of partitions) -> partition`."""
+
+
+class KafkaTopicSelector(ABC):
+    """Names the topic of each record, as in PyFlink; a plain function of the value does the same. Extend it."""
+
+    @abstractmethod
+    def apply(self, data: Any) -> str:
+        """The topic that this value goes to. Called once for each record."""
 
 
 class KafkaRecordSerializationSchema:
@@ -89,7 +99,7 @@ class KafkaRecordSerializationSchemaBuilder:
         return self
 
     def set_topic_selector(self, topic_selector: TopicSelector | Any) -> KafkaRecordSerializationSchemaBuilder:
-        """A function of the value, or an object with `apply(value)`, that names the topic of each record."""
+        """A function of the value, or a `KafkaTopicSelector`, that names the topic of each record."""
         self._topic, self._topic_selector = None, getattr(topic_selector, "apply", topic_selector)
         return self
 

@@ -88,11 +88,13 @@ class Enumerators:
                 self._alignments.take(message)
 
     def request(self, uid: str, subtask: int) -> None:
-        """A reader asks for a split. If the enumerator gives no answer, the reader is told that there is none now."""
+        """A reader asks for a split. If the enumerator has none for it, the reader is told that there is none now."""
         self._answered.discard((uid, subtask))
+        enumerator = self._enumerators[uid]
         with in_code_of(self._nodes[uid], "handle_split_request()"):
-            self._enumerators[uid].handle_split_request(subtask)
-        if (uid, subtask) not in self._answered:
+            enumerator.handle_split_request(subtask)
+            held_back = enumerator.holds_back(subtask)
+        if (uid, subtask) not in self._answered and not held_back:
             self._send(uid, subtask, AssignSplits(uid, subtask, (), last=False))
 
     def assign(self, node: Node, subtask: int, splits: Sequence[Any], *, last: bool) -> None:

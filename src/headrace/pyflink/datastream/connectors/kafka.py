@@ -13,6 +13,7 @@ from headrace.connectors.kafka import (
     KafkaSinkBuilder,
     KafkaSource,
     KafkaSourceBuilder,
+    KafkaTopicSelector,
 )
 from headrace.pyflink.absence import absent
 
@@ -26,6 +27,7 @@ __all__ = [
     "KafkaSource",
     "KafkaSourceBuilder",
     "KafkaTopicPartition",
+    "KafkaTopicSelector",
 ]
 
 
@@ -42,6 +44,5 @@ __getattr__ = absent(
         "FlinkKafkaConsumer": "it is gone from Flink 2 too. Use KafkaSource.builder().",
         "FlinkKafkaProducer": "it is gone from Flink 2 too. Use KafkaSink.builder().",
         "KafkaRecordSerializationSchemaBuilder": "KafkaRecordSerializationSchema.builder() gives it.",
-        "KafkaTopicSelector": "set_topic_selector() takes a plain callable from a record to a topic.",
     },
 )
