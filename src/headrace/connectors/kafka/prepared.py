@@ -22,6 +22,7 @@ from headrace.errors import DamagedCheckpointError
 _LENGTH = struct.Struct(">I")
 RECORDS_PER_BLOCK = 256
 _FIELDS = 6
+_BLOCK = msgspec.msgpack.Decoder(list[list[Any]])
 
 
 class CommitPoint(NamedTuple):
@@ -85,6 +86,12 @@ class RecordLog:
     def counted(self) -> int:
         return self.records + len(self._fresh)
 
+    def decoded(self) -> Iterator[OutRecord]:
+        """Every record so far, in order: what an error is looked for in."""
+        for block in self._blocks[1::2]:
+            yield from _records_in(block)
+        yield from self._fresh
+
     def _encode(self) -> None:
         # As they are: a byte or three more for each that has no headers, and no second tuple of it.
         fresh = self._fresh
@@ -106,12 +113,18 @@ def records_of(payload: bytes) -> Iterator[OutRecord]:
     view = memoryview(payload)
     (length,) = _LENGTH.unpack_from(view)
     at = 4 + length
-    decoder = msgspec.msgpack.Decoder(list[list[Any]])
     while at < len(view):
         (length,) = _LENGTH.unpack_from(view, at)
         at += 4
         if at + length > len(view):
             raise DamagedCheckpointError("A prepared Kafka transaction ends in the middle of a block of records.")
-        for record in decoder.decode(view[at : at + length]):
-            yield cast(OutRecord, (*record, *[None] * (_FIELDS - len(record))))
+        yield from _records_in(view[at : at + length])
         at += length
+
+
+def _records_in(block: bytes | memoryview) -> Iterator[OutRecord]:
+    for record in _BLOCK.decode(block):
+        fields = [*record, *[None] * (_FIELDS - len(record))]
+        if fields[-1] is not None:
+            fields[-1] = [tuple(header) for header in fields[-1]]  # the client takes no other pairs
+        yield cast(OutRecord, tuple(fields))
