@@ -1,6 +1,11 @@
 """Kafka as input and output, exactly once. Needs confluent-kafka: `pip install "headrace[kafka]"`."""
 
-from headrace.connectors.kafka.errors import KafkaDataLossError, KafkaTopicError, KafkaUnavailableError
+from headrace.connectors.kafka.errors import (
+    KafkaDataLossError,
+    KafkaRefusedError,
+    KafkaTopicError,
+    KafkaUnavailableError,
+)
 from headrace.connectors.kafka.offsets import KafkaOffsetResetStrategy, KafkaOffsetsInitializer
 from headrace.connectors.kafka.reader import KafkaRecord
 from headrace.connectors.kafka.records import KafkaRecordSerializationSchema, KafkaTopicSelector
@@ -29,6 +34,7 @@ __all__ = [
     "KafkaOffsetsInitializer",
     "KafkaRecord",
     "KafkaRecordSerializationSchema",
+    "KafkaRefusedError",
     "KafkaSink",
     "KafkaSinkBuilder",
     "KafkaSource",

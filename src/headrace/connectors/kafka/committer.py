@@ -17,7 +17,8 @@ from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.kafka.errors import KafkaUnavailableError
 from headrace.connectors.kafka.markers import Markers, Owner
 from headrace.connectors.kafka.prepared import CommitPoint, TransactionHeader, header_of
-from headrace.connectors.kafka.shard import Shard, send_again
+from headrace.connectors.kafka.resending import send_again
+from headrace.connectors.kafka.shard import Shard
 from headrace.connectors.kafka.transactions import (
     TransactionalProducer,
     TransactionLost,
@@ -178,7 +179,7 @@ class _Recovery:
                 identity = transactional_id(prefix, header.subtask, 0)
                 producer = producers[header.subtask] = TransactionalProducer(identity, self._settings, markers)
                 producer.initialise()
-            send_again(producer, item, prefix, header.subtask, header.point)
+            send_again(producer, item, prefix, header.subtask, header.point, self._settings)
 
     def _end(self, prefix: str, shards: int, pool: int) -> None:
         ids = {transactional_id(prefix, shard, n) for shard in range(shards) for n in range(pool)} - self._ended

@@ -3,11 +3,12 @@
 KafkaUnavailableError   (HeadraceError)        brokers do not answer: the restart strategy decides
 KafkaTopicError         (ConfigurationError)   a topic that is missing or cannot serve
 KafkaDataLossError      (DataLossError)        records that are needed are gone: topic, partition, offsets
+KafkaRefusedError       (RecordError)          brokers refuse a record, now and always: topic, key, reason
 """
 
 from __future__ import annotations
 
-from headrace.errors import ConfigurationError, DataLossError, HeadraceError
+from headrace.errors import ConfigurationError, DataLossError, HeadraceError, RecordError
 
 
 class KafkaUnavailableError(HeadraceError):
@@ -31,3 +32,22 @@ class KafkaDataLossError(DataLossError):
         """The first offset that is still there."""
         self.end = end
         """The offset behind the last record."""
+
+
+class KafkaRefusedError(RecordError):
+    """Brokers do not take a record, and sending it again cannot help: it is too large for its topic, say."""
+
+    def __init__(self, message: str, *, topic: str, key: bytes | None, reason: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.key = key
+        self.reason = reason
+        """As the brokers, or the client, put it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Named arguments do not survive the default way of pickling an exception.
+        return _refused, (str(self), self.topic, self.key, self.reason)
+
+
+def _refused(message: str, topic: str, key: bytes | None, reason: str) -> KafkaRefusedError:
+    return KafkaRefusedError(message, topic=topic, key=key, reason=reason)

@@ -16,14 +16,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import Any
 
-from headrace.connectors.kafka.client import kafka
+from headrace.connectors.kafka.client import failure_code, kafka
 from headrace.connectors.kafka.errors import KafkaUnavailableError
 from headrace.connectors.kafka.markers import Markers
-from headrace.connectors.kafka.prepared import CommitPoint, RecordLog, TransactionHeader, records_of
+from headrace.connectors.kafka.prepared import CommitPoint, RecordLog, TransactionHeader
 from headrace.connectors.kafka.records import OutRecord
+from headrace.connectors.kafka.refusals import is_refusal, refusal
+from headrace.connectors.kafka.resending import send_again
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.connectors.kafka.transactions import (
+    SERVE_EVERY,
     TRANSACTION_TIMEOUT_MS,
     TransactionalProducer,
     TransactionLost,
@@ -34,10 +38,10 @@ from headrace.errors import CommitOutcomeUnknownError, FencedError
 
 log = logging.getLogger(__name__)
 
-SERVE_EVERY = 4_096
-"""Records between two looks at what the client has to say."""
 MOST_BEHIND = 256 * 1024 * 1024
 """Bytes of records that may wait in memory alone while brokers are away."""
+BARRIER_WAITS_S = 10.0
+"""How long a barrier waits at most until brokers have said whether they take its records."""
 OLDEST = 0.6
 """A transaction is given up at this share of the transaction timeout: readers must not wait for it until the end."""
 
@@ -127,7 +131,9 @@ class Shard:
         try:
             send(producer.producer, record)
         except kafka("KafkaSink").KafkaException as error:
-            self._give_up(transaction, producer.failure(error))
+            if is_refusal(failure_code(error)):
+                raise refusal(failure_code(error), [record], self._settings) from None
+            self._fail(transaction, producer, producer.failure(error))
             return
         self._since_served += 1
         if self._since_served >= SERVE_EVERY:
@@ -172,9 +178,21 @@ class Shard:
         return payload
 
     def flush(self) -> None:
-        """Records leave the client's queue now, not when they have waited long enough."""
-        if self._open is not None and self._open.producer is not None:
-            self._serve(self._open, self._open.producer)
+        """Records leave the client's queue now, and brokers say whether they take them: raises if they refuse one.
+
+        Called at every barrier. A refused record must not get into a completed checkpoint, from where every recovery
+        would send it again; and only brokers know their limits. Waiting costs the checkpoint as long as brokers need
+        for what is under way, and records nothing: the transaction behind the barrier waits for the same (`_begin`).
+        Brokers that do not answer hold no checkpoint up for longer than `BARRIER_WAITS_S`: the log has it all.
+        """
+        transaction = self._open
+        if transaction is not None and transaction.producer is not None:
+            self._serve(transaction, transaction.producer)
+        if transaction is not None and transaction.producer is not None:
+            producer = transaction.producer
+            trouble = producer.settled(BARRIER_WAITS_S)
+            if trouble is not None:
+                self._fail(transaction, producer, trouble)
 
     def close(self) -> None:
         """Give up what was not committed: recovery sends it again. Readers need not wait for the timeout then."""
@@ -215,7 +233,7 @@ class Shard:
         try:
             # Under this id nobody else writes any more, so the marker decides.
             if self.markers.committed(self.prefix).get(self.subtask, CommitPoint(0, 0)) < point:
-                send_again(producer, payload, self.prefix, self.subtask, point)
+                send_again(producer, payload, self.prefix, self.subtask, point, self._settings)
         except TransactionLost as error:
             self._assert_owner()
             raise CommitOutcomeUnknownError(f"Kafka transaction {producer.identity} was lost again: {error}.") from None
@@ -257,7 +275,7 @@ class Shard:
         try:
             producer.begin()
         except kafka("KafkaSink").KafkaException as error:
-            log.info("Kafka: transaction %s could not begin: %s", producer.identity, producer.failure(error))
+            log.info("Kafka: transaction %s could not begin: %s", producer.identity, failure_code(error))
             self._forget(producer)
             return OpenTransaction(None)
         return OpenTransaction(producer)
@@ -337,6 +355,12 @@ class Shard:
         if producer.open_since is not None and time.monotonic() - producer.open_since > self._oldest_s:
             self._give_up(transaction, "it is open for too long")
 
+    def _fail(self, transaction: OpenTransaction, producer: TransactionalProducer, failure: Any) -> None:
+        """The client says that the transaction cannot go on: what will never do any better is raised."""
+        if is_refusal(failure):
+            raise refusal(failure, producer.undelivered.records or transaction.log.decoded(), self._settings)
+        self._give_up(transaction, self._settings.redact(str(failure)))
+
     def _give_up(self, transaction: OpenTransaction, reason: str) -> None:
         """Go on without a transaction; what is in the log is sent when its checkpoint completes."""
         producer, transaction.producer = transaction.producer, None
@@ -345,18 +369,3 @@ class Shard:
         producer.discard()
         producer.abort(2.0)
         self._forget(producer)
-
-
-def send_again(producer: TransactionalProducer, payload: bytes, prefix: str, subtask: int, point: CommitPoint) -> None:
-    """Send the records of a prepared item with its marker in one transaction, on an initialised producer."""
-    library = kafka("KafkaSink")
-    try:
-        producer.begin()
-        for number, record in enumerate(records_of(payload)):
-            send(producer.producer, record)
-            if number % SERVE_EVERY == 0:
-                producer.producer.poll(0)
-        producer.mark(prefix, subtask, point)
-    except library.KafkaException as error:
-        raise TransactionLost(producer.failure(error)) from None
-    producer.commit()

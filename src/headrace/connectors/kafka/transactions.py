@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from headrace.connectors.kafka.client import failure_code, kafka, made
-from headrace.connectors.kafka.errors import KafkaTopicError, KafkaUnavailableError
+from headrace.connectors.kafka.errors import KafkaUnavailableError
 from headrace.connectors.kafka.markers import Markers
 from headrace.connectors.kafka.prepared import CommitPoint
 from headrace.connectors.kafka.records import Header, OutRecord
+from headrace.connectors.kafka.refusals import Undelivered
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.errors import CommitOutcomeUnknownError, ConfigurationError
 
@@ -27,8 +28,12 @@ TRANSACTION_TIMEOUT_MS = 600_000
 INIT_WITHIN_S = 60.0
 COMMIT_WITHIN_S = 60.0
 DRAINED_WITHIN_S = 30.0
+ASKED_EVERY_S = 0.25
+"""A client waits in vain for records of a transaction that can only be given up: so it is asked now and then."""
 CALL_S = 10.0
 ENDED_AT_ONCE = 8
+SERVE_EVERY = 4_096
+"""Records between two looks at what the client has to say."""
 
 _DEFAULTS = {
     "linger.ms": 5,
@@ -50,6 +55,11 @@ _TRANSACTIONAL = {
 
 class TransactionLost(Exception):
     """The transaction was not and will not be committed by this producer, or nobody knows: ask the markers."""
+
+    def __init__(self, message: str, failure: Any) -> None:
+        super().__init__(message)
+        self.failure = failure
+        """What the client said, a `KafkaError`."""
 
 
 def transactional_id(prefix: str, subtask: int, number: int) -> str:
@@ -101,12 +111,23 @@ class TransactionalProducer:
         self._settings = settings
         self._markers = markers
         self._library = kafka("KafkaSink")
-        forced = {"transactional.id": identity, "enable.idempotence": True, "delivery.report.only.error": True}
+        self.undelivered = Undelivered()
+        """Of the open transaction."""
+        forced = {
+            "transactional.id": identity,
+            "enable.idempotence": True,
+            "on_delivery": self.undelivered.told,
+            "delivery.report.only.error": True,
+        }
         config = settings.merged(_TRANSACTIONAL, forced)
         self.producer = made(lambda: self._library.Producer(config), settings, "KafkaSink")
         self._marker_partitions = 0
         self.open_since: float | None = None
         self._marked = False
+
+    @property
+    def marker_topic(self) -> str:
+        return self._markers.topic
 
     def initialise(self) -> None:
         # First, so that a connection is there: else the coordinator is looked for again after half a second only.
@@ -141,6 +162,32 @@ class TransactionalProducer:
         self.producer.begin_transaction()
         self.open_since = time.monotonic()
         self._marked = False
+        self.undelivered.forget()
+
+    def trouble(self) -> Any:
+        """Why the open transaction can only be given up, as far as the client knows; None if nothing is wrong with it.
+
+        What it could not deliver it has told, if it was served. For the rest it has no question. But told to begin a
+        transaction where one is open, it does nothing and answers with the error of this one, if it has one.
+        """
+        if self.undelivered.failure is not None:
+            return self.undelivered.failure
+        try:
+            self.producer.begin_transaction()
+        except self._library.KafkaException as error:
+            failure = failure_code(error)
+            if failure.txn_requires_abort() or failure.fatal():
+                return failure
+        return None
+
+    def settled(self, timeout: float) -> Any:
+        """Wait until brokers have answered for all records, at most for so long; then what `trouble` says."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = self.producer.flush(ASKED_EVERY_S)
+            trouble = self.trouble()
+            if trouble is not None or left == 0 or time.monotonic() > deadline:
+                return trouble
 
     def drained(self) -> bool:
         """Wait until brokers have all its records; False if they do not take them."""
@@ -170,7 +217,9 @@ class TransactionalProducer:
             except self._library.KafkaException as error:
                 failure = failure_code(error)
                 if not failure.retriable() or failure.fatal() or failure.txn_requires_abort():
-                    raise TransactionLost(self._settings.redact(str(failure))) from None
+                    # Records that the client itself has given up it only counts here; what became of them it has told.
+                    failure = self.undelivered.failure or failure
+                    raise TransactionLost(self._settings.redact(str(failure)), failure) from None
                 if time.monotonic() > deadline:
                     raise CommitOutcomeUnknownError(
                         f"Kafka at {self._settings.bootstrap_servers} did not answer within {COMMIT_WITHIN_S:g} s "
@@ -188,19 +237,12 @@ class TransactionalProducer:
         with contextlib.suppress(self._library.KafkaException):
             self.producer.purge(in_queue=True, in_flight=True, blocking=False)
 
-    def failure(self, error: Any) -> str:
-        """Why a record could not be handed over; what no retry can mend is raised."""
+    def failure(self, error: Any) -> Any:
+        """Why a record could not be handed over: the record itself, or what has become of the transaction."""
         failure = failure_code(error)
-        kinds = self._library.KafkaError
-        text = self._settings.redact(str(failure))
-        if failure.code() in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION):
-            raise KafkaTopicError(f"A record is for a topic or partition that does not exist: {text}. Create it.")
-        if failure.code() == kinds.MSG_SIZE_TOO_LARGE:
-            raise ConfigurationError(
-                f"A record is larger than the client takes: {text}. Raise message.max.bytes with set_property, and "
-                "max.message.bytes of the topic."
-            )
-        return text
+        if failure.code() == self._library.KafkaError._STATE:
+            return self.trouble() or failure
+        return failure
 
 
 def end_transactions(identities: Iterable[str], settings: KafkaSettings, markers: Markers) -> None:

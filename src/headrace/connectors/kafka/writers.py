@@ -8,9 +8,10 @@ from typing import Any
 from headrace.connectors.kafka.client import ANSWER_WITHIN_S, failure_code, kafka
 from headrace.connectors.kafka.errors import KafkaTopicError, KafkaUnavailableError
 from headrace.connectors.kafka.records import KafkaRecordSerializationSchema, OutRecord
+from headrace.connectors.kafka.refusals import Undelivered, is_refusal, refusal
 from headrace.connectors.kafka.settings import KafkaSettings
-from headrace.connectors.kafka.shard import SERVE_EVERY, Shard
-from headrace.connectors.kafka.transactions import plain_producer, send
+from headrace.connectors.kafka.shard import Shard
+from headrace.connectors.kafka.transactions import SERVE_EVERY, plain_producer, send
 from headrace.connectors.sink import SinkWriter
 
 FLUSHED_WITHIN_S = 120.0
@@ -75,20 +76,20 @@ class PlainWriter(SinkWriter):
         self._settings = settings
         self._serialize = schema.serializer(PartitionCounts(settings))
         self._at_least_once = at_least_once
-        self._failed: Any = None
+        self._undelivered = Undelivered()
         self._since_served = 0
 
     def open(self) -> None:
-        self._producer = plain_producer(self._settings, self._delivered)
+        self._producer = plain_producer(self._settings, self._undelivered.told)
 
     def write(self, value: Any, timestamp: int | None) -> None:
         record: OutRecord = self._serialize(value, timestamp)
         try:
             send(self._producer, record)
         except kafka("KafkaSink").KafkaException as error:
-            self._failed = failure_code(error)
+            self._undelivered.note(failure_code(error), record)
         self._since_served += 1
-        if self._since_served >= SERVE_EVERY or self._failed is not None:
+        if self._since_served >= SERVE_EVERY or self._undelivered.failure is not None:
             self._since_served = 0
             self._producer.poll(0)
             self._check()
@@ -108,12 +109,14 @@ class PlainWriter(SinkWriter):
         if producer is not None:
             producer.flush(5.0)
 
-    def _delivered(self, error: Any, message: Any) -> None:
-        if error is not None:
-            self._failed = error
-
     def _check(self) -> None:
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            text = self._settings.redact(str(failed))
-            raise KafkaUnavailableError(f"Kafka at {self._settings.bootstrap_servers} did not take a record: {text}.")
+        failure, records = self._undelivered.failure, self._undelivered.records
+        if failure is None:
+            return
+        self._undelivered.forget()
+        if is_refusal(failure):
+            raise refusal(failure, records, self._settings)
+        raise KafkaUnavailableError(
+            f"Kafka at {self._settings.bootstrap_servers} did not take a record for topic {records[0][0]}: "
+            f"{self._settings.redact(str(failure))}."
+        )
