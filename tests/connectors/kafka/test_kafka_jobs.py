@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from programs import Program, kill_an_executor
+from sink_lives import Output
 
 from headrace import FileSink, Time, TumblingEventTimeWindows, Types, WatermarkStrategy
 from headrace.connectors.kafka import (
@@ -152,6 +153,8 @@ def test_kills_of_worker_process_tree_and_broker_leave_every_record_once_and_in_
     finally:
         reader.close()
     assert problems(reader.lines, RECORDS) == [], "the reader that was there all the time"
+    # Whoever was killed, no transaction of his stays open: readers get to the very end.
+    Output(kafka_broker, sink).wait_until_decided()
     again = [message.value().decode() for message in kafka_broker.read(sink)]
     assert problems(again, RECORDS) == [], "a reader that comes afterwards"
 
@@ -195,6 +198,7 @@ def test_executors_killed_one_after_the_other_leave_every_record_once_and_in_ord
     finally:
         reader.close()
     assert problems(reader.lines, records) == [], "the reader that was there all the time"
+    Output(kafka_broker, sink).wait_until_decided()
     again = [message.value().decode() for message in kafka_broker.read(sink)]
     assert problems(again, records) == [], "a reader that comes afterwards"
 
