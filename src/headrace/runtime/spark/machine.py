@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.runtime.spark.errors import JavaNotFoundError, PreflightError
+from headrace.runtime.spark.errors import JavaNotFoundError, PreflightError, UnsupportedSparkError
 from headrace.runtime.spark.java import OLDEST_JAVA, find_java
 from headrace.runtime.spark.settings import WORKING_VERSIONS
 
@@ -52,8 +52,27 @@ def require(findings: Iterable[Finding]) -> None:
     """Raise `PreflightError` with every finding that is not well; return if there is none."""
     wrong = [finding for finding in findings if not finding.ok]
     if wrong:
-        lines = "\n".join(f"  {finding}" for finding in wrong)
-        raise PreflightError(f"The job cannot start:\n{lines}\nSee also: headrace doctor")
+        raise PreflightError(_refusal(wrong))
+
+
+def require_pyspark() -> None:
+    """Raise `UnsupportedSparkError`, with what `headrace doctor` says, if this PySpark is none that is known to work.
+
+    Called at the start of every job, before Spark is started or a session of the user's is looked at.
+    """
+    finding = _pyspark()
+    if not finding.ok:
+        raise UnsupportedSparkError(_refusal([finding]))
+
+
+def is_working_version(version: str) -> bool:
+    """Whether PySpark, or the Spark behind a session, is one that jobs are known to work with."""
+    return version == WORKING_VERSIONS or version.startswith(WORKING_VERSIONS + ".")
+
+
+def _refusal(wrong: Iterable[Finding]) -> str:
+    lines = "\n".join(f"  {finding}" for finding in wrong)
+    return f"The job cannot start:\n{lines}\nSee also: headrace doctor"
 
 
 def _python() -> Finding:
@@ -76,10 +95,11 @@ def _java() -> Finding:
 
 def _pyspark() -> Finding:
     remedy = f'Install it with: pip install "pyspark=={WORKING_VERSIONS}.*"'
-    version = _version("pyspark")
+    # What is loaded counts: spark-submit brings a PySpark of its own, which may be another than the installed one.
+    version = getattr(sys.modules.get("pyspark"), "__version__", None) or _version("pyspark")
     if version is None:
         return Finding("PySpark", False, "not installed", f"{WORKING_VERSIONS}.x", remedy)
-    ok = version == WORKING_VERSIONS or version.startswith(WORKING_VERSIONS + ".")
+    ok = is_working_version(version)
     return Finding("PySpark", ok, version, f"{WORKING_VERSIONS}.x", "" if ok else remedy)
 
 

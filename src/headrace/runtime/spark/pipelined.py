@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.runtime.spark.errors import UnsupportedSparkError
+from headrace.runtime.spark.machine import is_working_version
 from headrace.runtime.spark.settings import WORKING_VERSIONS
 
 JavaObject: TypeAlias = Any
@@ -35,7 +36,17 @@ def has_pipelined_exchange(session: SparkSession) -> bool:
 
 
 def probe(session: SparkSession) -> None:
-    """Raise `UnsupportedSparkError` unless `pipelined_rdd` can work. Called once for each session, at start."""
+    """Raise `UnsupportedSparkError` unless `pipelined_rdd` can work. Called once for each session, at start.
+
+    The version counts beside the shape: SPARK_HOME may name another Spark than the PySpark that talks to it, and one
+    of the same shape need not do the same.
+    """
+    if not is_working_version(session.version):
+        raise UnsupportedSparkError(
+            f"Spark {session.version} is behind this session: wanted {WORKING_VERSIONS}.x, the version whose pipelined "
+            f"shuffle Headrace is made for. Let SPARK_HOME and the cluster have Spark {WORKING_VERSIONS}, or unset "
+            f'SPARK_HOME and install it with: pip install "pyspark=={WORKING_VERSIONS}.*"'
+        )
     if not has_pipelined_exchange(session):
         raise UnsupportedSparkError(
             f"Spark {session.version} has no pipelined shuffle that Headrace can use: "

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from headrace.plan.memory import MemoryNeed
 from headrace.runtime.spark.errors import SettingMismatch
 from headrace.runtime.spark.java import OLDEST_JAVA
-from headrace.runtime.spark.machine import DEPENDENCIES, Finding, check_machine, require
+from headrace.runtime.spark.machine import DEPENDENCIES, Finding, check_machine, is_working_version, require
 from headrace.runtime.spark.memory import available_memory, memory_of_an_executor, memory_on_this_machine
 from headrace.runtime.spark.pipelined import JavaObject, has_pipelined_exchange
 from headrace.runtime.spark.session import SparkHandle, settings_of
@@ -83,11 +83,12 @@ def _java_of(handle: SparkHandle) -> Finding:
 
 
 def _pipelined(handle: SparkHandle) -> Finding:
-    ok = has_pipelined_exchange(handle.session)
+    has_it = has_pipelined_exchange(handle.session)
+    ok = has_it and is_working_version(handle.session.version)
     return Finding(
         "Pipelined shuffle",
         ok,
-        f"Spark {handle.session.version} {'has it' if ok else 'lacks it'}",
+        f"Spark {handle.session.version} {'has it' if has_it else 'lacks it'}",
         f"PySpark {WORKING_VERSIONS}",
         "" if ok else f'Install it with: pip install "pyspark=={WORKING_VERSIONS}.*"',
     )

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from headrace.errors import ConfigurationError
 from headrace.runtime.spark.errors import SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.java import find_java, launcher_home
+from headrace.runtime.spark.machine import require_pyspark
 from headrace.runtime.spark.pipelined import JavaObject, probe
 from headrace.runtime.spark.settings import (
     LOCAL_JVM_OPTIONS,
@@ -124,9 +125,11 @@ def obtain_session(
 
     `existing`, or else the application that is active in this process, is taken if its settings fit, and refused with
     one `SparkSettingsError` that names all that do not. With none active, Headrace starts its own, on `master` or else
-    `local[total_slots]`. Whether it has enough slots is for `preflight` to say.
+    `local[total_slots]`. Whether it has enough slots is for `preflight` to say. A PySpark, or a Spark behind the
+    session, of another version than those that are known to work is refused (`UnsupportedSparkError`).
     """
     global _own
+    require_pyspark()
     refuse_connect(existing)
     wanted = spark_conf(total_slots, largest_level_slots)
     with _lock:
