@@ -33,3 +33,8 @@ OF_DATAFRAMES = {"spool_stored", "spool_published", "before_hand_over", "output_
 def doing(action: str, faults: tuple[str, ...]) -> list[str]:
     """The same moments with another action."""
     return [re.sub(r"=\w+", f"={action}", fault) for fault in faults]
+
+
+def swapped(faults: tuple[str, ...]) -> list[str]:
+    """The same moments, where a process exits it is killed now, and the other way round."""
+    return [doing("exit" if "=kill" in fault else "kill", (fault,))[0] for fault in faults]

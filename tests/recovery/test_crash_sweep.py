@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from ledger import Ledger, LedgerSink, ledger_stream
-from sweep import IN_TASKS, IN_THE_DRIVER, OF_DATAFRAMES, OF_SAVEPOINTS
+from sweep import IN_TASKS, IN_THE_DRIVER, OF_DATAFRAMES, OF_SAVEPOINTS, swapped
 
 from headrace import failpoints
 
@@ -18,12 +19,23 @@ def test_the_sweep_names_every_failpoint() -> None:
     assert swept | OF_SAVEPOINTS | OF_DATAFRAMES == failpoints.NAMES
 
 
+def test_both_sweeps_together_exit_and_kill_at_every_failpoint_of_a_task() -> None:
+    swept = {fault.partition("@")[0] for fault in (*IN_TASKS, *swapped(IN_TASKS))}
+    names = {fault.partition("=")[0] for fault in IN_TASKS}
+    assert swept == {f"{name}={action}" for name in names for action in ("exit", "kill")}
+
+
+@pytest.mark.parametrize(
+    "in_tasks",
+    [pytest.param(IN_TASKS, id="as planned"), pytest.param(swapped(IN_TASKS), id="swapped", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("backend", ["heap", "rocksdb"])
 @pytest.mark.parametrize("mode", ["aligned", "unaligned"])
 def test_ledger_is_exact_through_a_crash_at_every_failpoint(
-    bench: Any, faults: Any, start: Any, backend: str, mode: str
+    bench: Any, faults: Any, start: Any, backend: str, mode: str, in_tasks: Sequence[str]
 ) -> None:
-    faults.plan(*IN_TASKS, *IN_THE_DRIVER)
+    """Swapped: what was killed exits, and what exited is killed."""
+    faults.plan(*in_tasks, *IN_THE_DRIVER)
     ledger = Ledger(length=600, rate=2_000).holding_for(faults)
     sink = LedgerSink(bench.directory / "out")
     env = bench.env(backend=backend, mode=mode, interval=50)
