@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace import StreamExecutionEnvironment
 from headrace.connectors.queue_enumerator import QueueEnumerator
 from headrace.operators.watermarks import MAX_WATERMARK
 from headrace.runtime.control.messages import AssignSplits
@@ -68,12 +69,10 @@ def test_a_reader_is_told_that_there_is_no_split_only_if_its_enumerator_gives_no
 
         def handle_split_request(self, subtask: int) -> None: ...
 
-    class Plan:
-        class graph:
-            nodes = ()
-
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([1]).uid("src").print()
     sent: list[Any] = []
-    enumerators = Enumerators(Plan, lambda uid, subtask, message: sent.append(message))  # type: ignore[arg-type]
+    enumerators = Enumerators(env.build("job")[0], lambda uid, subtask, message: sent.append(message))
     context: Any = None
     enumerators._enumerators["src"] = Undecided(context, object, first=list, restored=None)
     enumerators.request("src", 1)
