@@ -282,7 +282,8 @@ def test_records_that_retention_deleted_end_the_job_with_kafkas_own_error_and_no
     job.suspend()
     kafka_broker.produce(topic, [("a", f"{n}") for n in range(100, 200)])
     library = kafka("the test")
-    for deleted in kafka_broker.admin().delete_records([library.TopicPartition(topic, 0, 150)]).values():
+    admin = kafka_broker.admin()  # kept: its answers end with it
+    for deleted in admin.delete_records([library.TopicPartition(topic, 0, 150)]).values():
         deleted.result(90)
 
     again = begin()
