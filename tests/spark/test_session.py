@@ -12,6 +12,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from headrace import StreamExecutionEnvironment
 from headrace.errors import ConfigurationError
 from headrace.runtime.spark import pipelined
 from headrace.runtime.spark.errors import PreflightError, SparkSettingsError, UnsupportedSparkError
@@ -118,6 +119,20 @@ def test_too_few_slots_are_a_finding_that_names_the_need(
     handle = obtain_session(session, 6, 3, "guest", None)
     with pytest.raises(PreflightError, match=r"Spark task slots: 2 of 2 free; wanted 6 at once.*local\[6\]"):
         require(preflight(handle, 6))
+
+
+def test_a_job_that_is_refused_for_want_of_slots_leaves_no_file_in_its_checkpoint_directory(
+    user_session: Callable[[dict[str, str]], SparkSession], tmp_path: Path
+) -> None:
+    user_session(spark_conf(6, 3))
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_parallelism(3)
+    env.enable_checkpointing(1_000)
+    env.get_checkpoint_config().set_checkpoint_storage(str(tmp_path / "checkpoints"))
+    env.from_collection(range(9)).rebalance().map(str).key_by(len).reduce(max).print()
+    with pytest.raises(PreflightError, match="Spark task slots"):
+        env.execute("wide")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_settings_alone_can_be_checked_before_spark_starts() -> None:
