@@ -59,7 +59,7 @@ def examine(wanted: Wanted, master: str | None, checkpoint_dir: str | None, *, w
     findings = check_machine()
     if with_spark:
         if all(finding.ok for finding in findings):
-            findings += _spark(wanted, master)
+            findings += _spark(wanted, master, checkpoint_dir)
         else:
             findings.append(Finding("Spark", False, "not started", "the above", "Put the above right first."))
     if all(finding.ok for finding in findings):
@@ -67,11 +67,13 @@ def examine(wanted: Wanted, master: str | None, checkpoint_dir: str | None, *, w
     return findings
 
 
-def _spark(wanted: Wanted, master: str | None) -> list[Finding]:
+def _spark(wanted: Wanted, master: str | None, checkpoint_dir: str | None) -> list[Finding]:
     # Only now: without PySpark this import fails, and the machine's findings say so better.
     from headrace.backends.heap.options import HeapOptions
     from headrace.backends.rocksdb.options import RocksDBOptions
+    from headrace.checkpoint.storage.base import storage_for
     from headrace.plan.memory import need_of_slots
+    from headrace.runtime.job.reach import reach_of_executors
     from headrace.runtime.spark.preflight import preflight
     from headrace.runtime.spark.session import obtain_session
 
@@ -91,7 +93,13 @@ def _spark(wanted: Wanted, master: str | None) -> list[Finding]:
         remedy = "See what Spark wrote above, and whether JAVA_HOME and SPARK_HOME are what you want."
         return [Finding("Spark", False, f"does not start: {first}", "a session", remedy)]
     try:
-        return preflight(handle, slots, need_of_slots(slots, options, wanted.keys))
+        findings = preflight(handle, slots, need_of_slots(slots, options, wanted.keys))
+        if checkpoint_dir is None or handle.is_local or not all(finding.ok for finding in findings):
+            return findings
+        # A first trial makes the directory. Where it fails, and where all is well, the finding about storage says so.
+        if storage_finding(checkpoint_dir).ok:
+            findings += [f for f in reach_of_executors(handle, storage_for(checkpoint_dir)) if not f.ok]
+        return findings
     finally:
         handle.stop()
 

@@ -53,6 +53,7 @@ from headrace.runtime.job.outcomes import (
     SavepointWanted,
     SourcePositions,
 )
+from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders
@@ -240,6 +241,7 @@ class JobRun:
         need = need_of_job(self._plan, self._settings.backend)
         findings = preflight(handle, self._plan.needed_slots, need, len(self._plan.beside_queries[:1]))
         require(findings)
+        require(reach_of_executors(handle, self._settings.checkpointing.storage))
         for finding in findings:
             if finding.is_advice:
                 self.board.event("advice", text=str(finding))
