@@ -10,7 +10,8 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.plan.memory import MemoryNeed
 from headrace.runtime.spark.errors import SettingMismatch
@@ -23,6 +24,9 @@ from headrace.runtime.spark.settings import STATIC_SETTINGS, WORKING_VERSIONS, w
 
 __all__ = ["Finding", "check_machine", "preflight", "require"]
 
+EXECUTORS_WITHIN_S = 30.0
+"""How long executors may take to come before their slots count as missing: as long as Spark itself waits by default."""
+_LOOK_EVERY_S = 0.1
 _WORKER_MODULES = ("headrace", *DEPENDENCIES)
 
 
@@ -96,6 +100,9 @@ def _pipelined(handle: SparkHandle) -> Finding:
 
 def _slots(handle: SparkHandle, needed: int, for_queries: int) -> Finding:
     """Slots that other work holds now may come free while the job waits for them; too few in all never will."""
+    if not handle.is_local:
+        # A standalone master does not know how many executors to expect, so Spark goes on before the first has come.
+        _await_slots(handle, needed)
     total, free = handle.total_slots(), handle.free_slots()
     ok = total >= needed
     return Finding(
@@ -105,6 +112,12 @@ def _slots(handle: SparkHandle, needed: int, for_queries: int) -> Finding:
         f"{needed} at once" + (f", {for_queries} of them for Spark queries" if for_queries else ""),
         "" if ok else f"Lower the parallelism, or give Spark {needed} cores (master local[{needed}]).",
     )
+
+
+def _await_slots(handle: SparkHandle, needed: int, clock: Callable[[], float] = time.monotonic) -> None:
+    deadline = clock() + EXECUTORS_WITHIN_S
+    while handle.total_slots() < needed and clock() < deadline:
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _memory(handle: SparkHandle, slots: int, need: MemoryNeed) -> Finding:
