@@ -63,11 +63,17 @@ def test_an_idle_input_does_not_hold_back_the_time_of_the_others() -> None:
     assert head.marks == [40]
 
 
-def test_a_reader_is_told_that_there_is_no_split_only_if_its_enumerator_gives_no_answer() -> None:
+def test_a_reader_is_told_that_there_is_no_split_only_if_its_enumerator_has_none_for_it() -> None:
     class Undecided(QueueEnumerator[Any]):
         """Has nothing yet and does not know whether it will."""
 
         def handle_split_request(self, subtask: int) -> None: ...
+
+    class Checking(Undecided):
+        """Has splits of a restored job, and looks first whether they are still what they were."""
+
+        def holds_back(self, subtask: int) -> bool:
+            return True
 
     env = StreamExecutionEnvironment.get_execution_environment()
     env.from_collection([1]).uid("src").print()
@@ -77,3 +83,7 @@ def test_a_reader_is_told_that_there_is_no_split_only_if_its_enumerator_gives_no
     enumerators._enumerators["src"] = Undecided(context, object, first=list, restored=None)
     enumerators.request("src", 1)
     assert sent == [AssignSplits("src", 1, (), last=False)]
+    # Time must not pass a reader whose splits are known and will come.
+    enumerators._enumerators["src"] = Checking(context, object, first=list, restored=None)
+    enumerators.request("src", 1)
+    assert len(sent) == 1

@@ -325,7 +325,7 @@ def test_of_a_topic_that_was_deleted_and_made_anew_not_one_record_is_read(
     read: list[Any] = []
 
     def restored() -> None:
-        # The start itself raises, unless the broker takes its time. Then there is nothing to read until it has answered.
+        # The start itself raises, unless the broker takes its time. Then nothing is read until it has answered.
         driver = kafka_driving.drive(source, 1, snapshot)
         deadline = time.monotonic() + 2
         while not driver.records and time.monotonic() < deadline:
