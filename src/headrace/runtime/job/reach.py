@@ -12,7 +12,8 @@ from headrace.runtime.spark.shared_directory import seen_by_executors
 def reach_of_executors(handle: SparkHandle, storage: CheckpointStorage) -> list[Finding]:
     """A finding where it could be otherwise: for a directory, if Spark's executors may be on other machines.
 
-    Called once at the start of a job that owns its lease, before anything runs, and by `headrace doctor`.
+    Called once at the start of a job, before it writes anything, and by `headrace doctor`. A refusal leaves nothing
+    behind.
     """
     if handle.is_local or not isinstance(storage, FileSystemCheckpointStorage):
         return []

@@ -38,11 +38,15 @@ class Look:
 def seen_by_executors(handle: SparkHandle, directory: Path) -> Finding:
     """Ask every executor, by one Spark job of as many tasks, for a file that is written for this and then removed.
 
-    `directory` is there: a job has its lease below it by now. Not for local masters, whose tasks are on this machine.
+    A `directory` that is missing is made, and stays if all is well. Not for local masters, whose tasks are on this
+    machine.
     """
     # Spark spreads the tasks of a stage over its executors, one to each in turn.
     executors = _executors(handle)
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
+        for path in reversed(missing):
+            path.mkdir(mode=0o700, exist_ok=True)
         with token_below(directory) as (path, token):
             tasks = handle.context.parallelize(range(executors), executors)
             looks = tasks.mapPartitions(_Looking(path, token)).collect()
@@ -50,7 +54,13 @@ def seen_by_executors(handle: SparkHandle, directory: Path) -> Finding:
         # Py4J's errors are of many kinds; those of the disk say all in one line.
         first = next((line for line in str(error).splitlines() if "Error" in line), str(error)[:200]).strip()
         looks = [Look("this host" if isinstance(error, OSError) else "an executor", f"could not look: {first}")]
-    return judge(directory, looks)
+    finding = judge(directory, looks)
+    if not finding.ok:
+        for path in missing:
+            # What a refused start made is empty, unless somebody else has begun to use it.
+            with contextlib.suppress(OSError):
+                path.rmdir()
+    return finding
 
 
 @contextlib.contextmanager
