@@ -24,8 +24,8 @@ from headrace.runtime.spark.settings import STATIC_SETTINGS, WORKING_VERSIONS, w
 
 __all__ = ["Finding", "check_machine", "preflight", "require"]
 
-EXECUTORS_WITHIN_S = 30.0
-"""How long executors may take to come before their slots count as missing: as long as Spark itself waits by default."""
+EXECUTORS_WITHIN_S = 60.0
+"""How long executors may take to come before their slots count as missing. On a busy host each takes half a minute."""
 _LOOK_EVERY_S = 0.1
 _WORKER_MODULES = ("headrace", *DEPENDENCIES)
 
