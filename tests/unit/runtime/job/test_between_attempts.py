@@ -17,6 +17,7 @@ from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lease import Lease
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
+from headrace.clocks import Clocks
 from headrace.connectors.sink import Committer, Sink, SinkWriter, WriterContext
 from headrace.errors import (
     DataLossError,
@@ -123,7 +124,8 @@ class Driver:
         self.settings = replace(settings, checkpointing=checkpointing, restart=strategy)
         self.run = JobRun(plan, self.settings, None)
         self.clock = ManualClock(1_000_000)
-        self.run._lease = Lease(self.storage, "job", clock_ms=self.clock)
+        self.clocks = Clocks(self.clock, self.clock)
+        self.run._lease = Lease(self.storage, "job", clocks=self.clocks)
         self.events: list[JobEvent] = []
         self.run.board.event_listeners.append(self.events.append)
         self.resumed: list[SourcePositions | None] = []
@@ -311,7 +313,7 @@ def test_a_stop_that_cannot_be_finished_names_the_savepoint_and_the_way_out(tmp_
 def test_a_driver_whose_job_was_taken_over_meanwhile_does_not_fence_the_new_owner_off(tmp_path: Path) -> None:
     def die_while_another_takes_over() -> Outcome:
         driver.clock.advance(60_000)
-        Lease(driver.storage, "job", clock_ms=driver.clock).acquire()
+        Lease(driver.storage, "job", clocks=driver.clocks).acquire()
         return DIED
 
     driver = Driver(tmp_path, die_while_another_takes_over)
