@@ -20,8 +20,8 @@ AROUND_THE_COMMIT = (
     "before_publish=raise@3",
     "after_publish=raise@5",
 )
-IN_SHORT = tuple(fault for fault in AROUND_THE_COMMIT if "sink_" in fault)
-"""Prepared and not published, published and not committed, committed and nobody told."""
+IN_SHORT = tuple(fault for fault in AROUND_THE_COMMIT if "sink_commit" in fault)
+"""Published and not committed, committed and nobody told."""
 
 
 def run_through(faults: Any, bench: Any, start: Any, sink: Sink) -> Ledger:

@@ -112,9 +112,7 @@ class TestKafkaSink(SinkContract):
 
 
 class TestKafkaSinkInShort:
-    """A crash of every kind, one after the other, and what only this sink could do wrong."""
+    """A crash of every kind, one after the other, and writers of two attempts at a time."""
 
     test_crashes = SinkContract.test_crash_after_crash_neither_loses_nor_repeats_a_record
     test_leftovers = SinkContract.test_recovery_gives_up_what_older_attempts_left_and_spares_its_own
-    test_anew = SinkContract.test_a_job_that_begins_anew_under_its_old_name_loses_nothing
-    test_two_sinks = SinkContract.test_two_sinks_of_one_job_do_not_take_each_other_s_output

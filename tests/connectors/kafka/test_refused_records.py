@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from sink_lives import Life, Output, numbers
 
@@ -33,19 +34,23 @@ def output(kafka_broker: KafkaBroker, new_topic: NewTopic) -> Iterator[Output]:
 
 
 def limit(output: Output, size: int) -> None:
-    """Change what the topic takes; returns when the broker has heard of it."""
+    """Change what the topic takes; returns when its broker acts on it, which is later than it tells of it."""
     admin = output.broker.admin()
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     place = ConfigResource(ResourceType.TOPIC, output.topic, incremental_configs=[entry])
     for altered in admin.incremental_alter_configs([place]).values():
         altered.result(90)
+    servers, name = output.broker.bootstrap_servers, f"trying-{output.topic}"
+    trying = Producer({"bootstrap.servers": servers, "transactional.id": name, "log_level": 2})
+    trying.init_transactions(90)
     deadline = time.monotonic() + 90
-    while True:
-        # Brokers learn of a change a moment after it is made, and a describe tells what they have heard.
-        told = admin.describe_configs([ConfigResource(ResourceType.TOPIC, output.topic)])
-        if all(found.result(90)["max.message.bytes"].value == str(size) for found in told.values()):
-            return
-        assert time.monotonic() < deadline
+    refused: list[bool] = []
+    while refused[-1:] != [size < len(LARGE)]:
+        assert time.monotonic() < deadline, f"the topic's limit is not {size}"
+        trying.begin_transaction()
+        trying.produce(output.topic, LARGE, on_delivery=lambda error, _: refused.append(error is not None))
+        assert trying.flush(90) == 0
+        trying.abort_transaction(90)
 
 
 def write_until_told(writer: SinkWriter) -> None:
