@@ -13,13 +13,16 @@ from headrace.connectors.kafka import KafkaRecordSerializationSchema, KafkaSink,
 from headrace.connectors.kafka.client import kafka
 from headrace.connectors.kafka.committer import KafkaCommitter
 from headrace.connectors.kafka.prepared import records_of
-from headrace.connectors.sink import Committer
+from headrace.connectors.sink import Committer, SinkWriter, WriterContext
 from headrace.testing.kafka_broker import KafkaBroker
 from headrace.testing.sink_contract import NewSink, SinkContract, SinkUnderTest
 
+SUBTASKS = 4
+"""As many as the suite has at most."""
+
 
 class Watcher:
-    """What a reader of committed records has seen of one topic with one partition, by a consumer that stays."""
+    """What a reader of committed records has seen of one topic, by a consumer that stays."""
 
     def __init__(self, servers: str, topic: str) -> None:
         library = kafka("the test")
@@ -34,21 +37,23 @@ class Watcher:
             "log_level": 2,
         }
         self._consumer = library.Consumer(config)
-        self._place = library.TopicPartition(topic, 0, 0)
-        self.values: list[str] = []
+        self._places = [library.TopicPartition(topic, partition, 0) for partition in range(SUBTASKS)]
+        self._values: list[list[str]] = [[] for _ in range(SUBTASKS)]
 
     def look(self) -> list[str]:
-        """Read up to the end as it is now."""
-        self._consumer.assign([self._place])
+        """Read up to the end as it is now; partition by partition."""
+        self._consumer.assign(self._places)
+        left = set(range(SUBTASKS))
         deadline = time.monotonic() + 90
-        while True:
+        while left:
             message = self._consumer.poll(1.0)
             assert time.monotonic() < deadline
             if message is not None and message.error() is None:
-                self.values.append(message.value().decode())
-                self._place.offset = message.offset() + 1
+                self._values[message.partition()].append(message.value().decode())
+                self._places[message.partition()].offset = message.offset() + 1
             elif message is not None and message.error().code() == self._eof:
-                return self.values
+                left.discard(message.partition())
+        return [value for values in self._values for value in values]
 
     def close(self) -> None:
         self._consumer.close()
@@ -72,10 +77,26 @@ class PatientCommitter(KafkaCommitter):
 
 
 class PatientSink(KafkaSink):
-    """A Kafka sink that commits patiently."""
+    """A Kafka sink that commits patiently, and whose subtasks have a partition each.
+
+    In one partition, a record is seen when all transactions that began before it are decided: the suite commits
+    subtask by subtask, and looks each time.
+    """
+
+    def create_writer(self, context: WriterContext) -> SinkWriter:
+        assert self.schema.topic is not None
+        self.schema = schema_of(self.schema.topic, context.subtask)
+        return super().create_writer(context)
 
     def create_committer(self) -> Committer | None:
         return PatientCommitter(self, self._shards)
+
+
+def schema_of(topic: str, partition: int | None = None) -> KafkaRecordSerializationSchema:
+    schema = KafkaRecordSerializationSchema.builder().set_topic(topic)
+    if partition is not None:
+        schema.set_partitioner(lambda value, key, count: partition)
+    return schema.set_value_serialization_schema(SimpleStringSchema()).build()
 
 
 @pytest.fixture
@@ -83,13 +104,11 @@ def new_sink(kafka_broker: KafkaBroker, new_topic: Callable[..., str]) -> Iterat
     topics: list[str] = []
 
     def make() -> SinkUnderTest:
-        output = Output(kafka_broker, new_topic("contract"))
+        output = Output(kafka_broker, new_topic("contract", partitions=SUBTASKS))
         topics.append(output.topic)
         watcher = WATCHERS[output.topic] = Watcher(kafka_broker.bootstrap_servers, output.topic)
-        # Without a function of the test's own: the suite has the sink travel as plain pickles do.
-        schema = KafkaRecordSerializationSchema.builder().set_topic(output.topic)
-        schema.set_value_serialization_schema(SimpleStringSchema())
-        sink: Any = output.builder().set_record_serializer(schema.build()).build()
+        # Dead writers of two sinks in one partition hold each other up for so long.
+        sink: Any = output.builder(timeout_ms=20_000).set_record_serializer(schema_of(output.topic)).build()
         sink.__class__ = PatientSink
         sink.preflight()
 
