@@ -61,7 +61,7 @@ def test_killed_with_full_buffers_the_books_stay_exact(
     [
         ("unaligned", 3),
         ("unaligned", 1),
-        ("timeout", 3),
+        pytest.param("timeout", 3, marks=pytest.mark.slow),
         pytest.param("timeout", 1, marks=pytest.mark.slow),
     ],
 )

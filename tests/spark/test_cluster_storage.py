@@ -19,7 +19,7 @@ from headrace.cli.main import main
 from headrace.runtime.spark.errors import PreflightError
 from headrace.runtime.spark.session import obtain_session
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 MASTER = "local-cluster[2,2,1024]"
 OWN_IN_EVERY_PROCESS = "/proc/self/cwd/checkpoints"

@@ -30,6 +30,7 @@ from headrace.connectors.kafka import (
     RawBytesSchema,
     SimpleStringSchema,
 )
+from headrace.connectors.kafka.client import kafka, serving
 from headrace.connectors.kafka.markers import Markers
 from headrace.connectors.kafka.prepared import CommitPoint, RecordLog, TransactionHeader, header_of, records_of
 from headrace.connectors.kafka.refusals import is_refusal, refusal
@@ -318,3 +319,13 @@ def test_a_user_sets_how_many_requests_are_under_way_by_either_of_its_names() ->
         settings = KafkaSettings({"bootstrap.servers": "localhost:1", name: 6})
         with pytest.raises(ConfigurationError, match="<= 5"):
             TransactionalProducer("some-id", settings, Markers("markers", settings))
+
+
+def test_a_fatal_error_is_the_clients_own_though_it_called_back_with_the_error_pending() -> None:
+    library = kafka("the test")
+    fenced = library.KafkaException(library.KafkaError(library.KafkaError._FENCED))
+    with pytest.raises(library.KafkaException) as raised, serving():
+        raise SystemError("told returned a result with an exception set") from fenced
+    assert raised.value is fenced
+    with pytest.raises(SystemError, match="of another kind"), serving():
+        raise SystemError("of another kind")

@@ -5,6 +5,8 @@ Nothing else here imports confluent-kafka: a program without Kafka, and every ta
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -83,6 +85,21 @@ def unavailable(what: str, settings: KafkaSettings, reason: Any) -> HeadraceErro
         f"Kafka at {settings.bootstrap_servers} did not answer when asked for {what}: {settings.redact(str(reason))}. "
         "See that the brokers run and can be reached from this host with these settings."
     )
+
+
+@contextmanager
+def serving() -> Iterator[None]:
+    """Around every call in which the client may call back: `poll`, `flush`, and the ends of a transaction.
+
+    A fatal error it raises out of such a call, but tells what was not delivered first: it calls back with the error
+    pending, and Python makes a SystemError of that. What is raised here is the client's own error in any case.
+    """
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__, kafka("Kafka").KafkaException):
+            raise error.__cause__ from None
+        raise
 
 
 def failure_code(error: Any) -> Any:

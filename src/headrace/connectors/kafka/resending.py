@@ -30,8 +30,8 @@ def send_again(
         producer.begin()
         for number, record in enumerate(records_of(payload)):
             send(producer.producer, record)
-            if number % SERVE_EVERY == 0:
-                producer.producer.poll(0)
+            if number % SERVE_EVERY == 0 and (broken := producer.serve()) is not None:
+                raise kafka("KafkaSink").KafkaException(broken)
         producer.mark(prefix, subtask, point)
         producer.commit()
         return

@@ -351,8 +351,10 @@ class Shard:
 
     def _serve(self, transaction: OpenTransaction, producer: TransactionalProducer) -> None:
         self._since_served = 0
-        producer.producer.poll(0)
-        if producer.open_since is not None and time.monotonic() - producer.open_since > self._oldest_s:
+        broken = producer.serve()
+        if broken is not None:
+            self._fail(transaction, producer, broken)
+        elif producer.open_since is not None and time.monotonic() - producer.open_since > self._oldest_s:
             self._give_up(transaction, "it is open for too long")
 
     def _fail(self, transaction: OpenTransaction, producer: TransactionalProducer, failure: Any) -> None:

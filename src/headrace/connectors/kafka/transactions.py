@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headrace.connectors.kafka.client import failure_code, kafka, made
+from headrace.connectors.kafka.client import failure_code, kafka, made, serving
 from headrace.connectors.kafka.errors import KafkaUnavailableError
 from headrace.connectors.kafka.markers import Markers
 from headrace.connectors.kafka.prepared import CommitPoint
@@ -88,7 +88,8 @@ def send(producer: Any, record: OutRecord) -> None:
                 producer.produce(topic, value, key, timestamp=timestamp)
             return
         except BufferError:
-            producer.poll(0.05)
+            with serving():
+                producer.poll(0.05)
 
 
 def _named(partition: int | None, timestamp: int | None, headers: list[Header] | None) -> dict[str, Any]:
@@ -135,7 +136,8 @@ class TransactionalProducer:
         deadline = time.monotonic() + INIT_WITHIN_S
         while True:
             try:
-                self.producer.init_transactions(CALL_S)
+                with serving():
+                    self.producer.init_transactions(CALL_S)
                 return
             except self._library.KafkaException as error:
                 self._retry_or_raise(failure_code(error), deadline)
@@ -184,14 +186,31 @@ class TransactionalProducer:
         """Wait until brokers have answered for all records, at most for so long; then what `trouble` says."""
         deadline = time.monotonic() + timeout
         while True:
-            left = self.producer.flush(ASKED_EVERY_S)
-            trouble = self.trouble()
+            try:
+                with serving():
+                    left = self.producer.flush(ASKED_EVERY_S)
+                trouble = self.trouble()
+            except self._library.KafkaException as error:
+                return failure_code(error)
             if trouble is not None or left == 0 or time.monotonic() > deadline:
                 return trouble
 
     def drained(self) -> bool:
         """Wait until brokers have all its records; False if they do not take them."""
-        return bool(self.producer.flush(DRAINED_WITHIN_S) == 0)
+        try:
+            with serving():
+                return bool(self.producer.flush(DRAINED_WITHIN_S) == 0)
+        except self._library.KafkaException:
+            return False
+
+    def serve(self) -> Any:
+        """Let the client tell what it has to, without waiting; why it can do nothing more, or None."""
+        try:
+            with serving():
+                self.producer.poll(0)
+        except self._library.KafkaException as error:
+            return failure_code(error)
+        return None
 
     def mark(self, prefix: str, subtask: int, point: CommitPoint) -> None:
         """Put the marker into the open transaction, once: from now on it must be committed soon."""
@@ -211,7 +230,8 @@ class TransactionalProducer:
         deadline = time.monotonic() + COMMIT_WITHIN_S
         while True:
             try:
-                self.producer.commit_transaction(CALL_S)
+                with serving():
+                    self.producer.commit_transaction(CALL_S)
                 self.open_since = None
                 return
             except self._library.KafkaException as error:
@@ -228,13 +248,13 @@ class TransactionalProducer:
 
     def abort(self, timeout: float = CALL_S) -> None:
         """Give the open transaction up. Raises nothing: what cannot be aborted is ended by the next `initialise`."""
-        with contextlib.suppress(self._library.KafkaException):
+        with contextlib.suppress(self._library.KafkaException), serving():
             self.producer.abort_transaction(timeout)
         self.open_since = None
 
     def discard(self) -> None:
         """Forget it with all it had still to send."""
-        with contextlib.suppress(self._library.KafkaException):
+        with contextlib.suppress(self._library.KafkaException), serving():
             self.producer.purge(in_queue=True, in_flight=True, blocking=False)
 
     def failure(self, error: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.connectors.kafka.client import ANSWER_WITHIN_S, failure_code, kafka
+from headrace.connectors.kafka.client import ANSWER_WITHIN_S, failure_code, kafka, serving
 from headrace.connectors.kafka.errors import KafkaTopicError, KafkaUnavailableError
 from headrace.connectors.kafka.records import KafkaRecordSerializationSchema, OutRecord
 from headrace.connectors.kafka.refusals import Undelivered, is_refusal, refusal
@@ -91,12 +91,14 @@ class PlainWriter(SinkWriter):
         self._since_served += 1
         if self._since_served >= SERVE_EVERY or self._undelivered.failure is not None:
             self._since_served = 0
-            self._producer.poll(0)
+            with serving():
+                self._producer.poll(0)
             self._check()
 
     def flush(self) -> None:
         if self._at_least_once:
-            left = self._producer.flush(FLUSHED_WITHIN_S)
+            with serving():
+                left = self._producer.flush(FLUSHED_WITHIN_S)
             self._check()
             if left:
                 raise KafkaUnavailableError(
