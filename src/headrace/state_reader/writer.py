@@ -10,7 +10,6 @@ tasks (`from_frames.py`). All other operators are copied file by file, with thei
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +22,7 @@ from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecor
 from headrace.checkpoint.places import find_place
 from headrace.checkpoint.savepoint import SavepointDirectory
 from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, check_contents, storage_for
+from headrace.clocks import wall_ms
 from headrace.errors import DamagedCheckpointError, JobDefinitionError, RestoreError
 from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -125,7 +125,7 @@ class SavepointWriter:
                 self._base,
                 attempt=_ATTEMPT,
                 kind="savepoint",
-                created_ms=time.time_ns() // 1_000_000,
+                created_ms=wall_ms(),
                 duration_ms=0,
                 operators=records,
                 enumerators={uid: s for uid, s in self._base.enumerators.items() if uid in operators},

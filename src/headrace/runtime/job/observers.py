@@ -210,7 +210,7 @@ def _lock(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        pass
     return True
 
 
