@@ -93,3 +93,28 @@ def to_millis(value: DurationLike, setting: str) -> int:
     raise ConfigurationError(
         f"{setting} is {value!r}, which is no duration. Give int milliseconds, a timedelta, Time or Duration."
     )
+
+
+_YEAR_S = 365 * 86_400
+
+
+def duration(seconds: float) -> str:
+    """Short, for people.
+
+    >>> [duration(s) for s in (0.0004, 0.0123, 0.12, 3.44, 75, 7_300, 90_000, 40_000_000)]
+    ['0.4 ms', '12 ms', '120 ms', '3.4 s', '1 min 15 s', '2 h 1 min', '1 d 1 h', '1.3 years']
+    """
+    if seconds < 0.001:
+        return f"{seconds * 1_000:.1f} ms"
+    if seconds < 0.9995:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if seconds >= _YEAR_S:
+        return f"{seconds / _YEAR_S:.1f} years"
+    whole = round(seconds)
+    for unit, name, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit:
+            rest = whole % unit // smaller
+            return f"{whole // unit} {name} {rest} {small}" if rest else f"{whole // unit} {name}"
+    raise AssertionError(seconds)

@@ -30,6 +30,16 @@ BELOW: dict[str, set[str]] = {
     "operators": {"errors", "durations", "failpoints", "types", "checkpoint", "state", "connectors"},
     "plan": {"errors", "durations", "types", "checkpoint", "state", "backends", "connectors", "operators"},
     "runtime.control": {"errors", "checkpoint"},
+    "runtime.coordinator": {
+        "errors",
+        "clocks",
+        "durations",
+        "failpoints",
+        "checkpoint",
+        "operators",
+        "plan",
+        "runtime.control",
+    },
     "runtime.spark": {"errors", "plan"},
     "runtime.task": {
         *("errors", "durations", "failpoints", "types", "checkpoint", "state", "backends", "connectors", "operators"),
@@ -48,7 +58,7 @@ BELOW: dict[str, set[str]] = {
             "connectors",
             "operators",
         ),
-        *("plan", "runtime.control", "runtime.spark", "runtime.task"),
+        *("plan", "runtime.control", "runtime.coordinator", "runtime.spark", "runtime.task"),
     },
     "datastream": {
         *("errors", "durations", "options", "types", "checkpoint", "state", "backends", "connectors", "operators"),

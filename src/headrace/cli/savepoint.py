@@ -10,8 +10,8 @@ import click
 from headrace.checkpoint.claims import dispose_savepoint
 from headrace.cli.exit_codes import ExitCode
 from headrace.cli.job_control import absolute, as_json_option, asking, epilog
+from headrace.runtime.coordinator.savepoints import Savepoint
 from headrace.runtime.job.running_jobs import find_job
-from headrace.runtime.job.savepoints import Savepoint
 from headrace.runtime.job.status_text import duration, size_text
 
 _EPILOG = epilog(

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import main
 from headrace.errors import ConfigurationError, SavepointError
+from headrace.runtime.coordinator.savepoints import Savepoint, SavepointOrder
 from headrace.runtime.job.requests import RequestServer, control_directory
-from headrace.runtime.job.savepoints import Savepoint, SavepointOrder
 from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard, StatusReport
 
 

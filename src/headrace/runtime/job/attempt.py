@@ -36,9 +36,7 @@ from headrace.plan.settings import CheckpointingMode, JobSettings
 from headrace.runtime.control import messages as msg
 from headrace.runtime.control.server import ControlServer, TaskJoined, TaskKey, TaskLost, TaskSaid
 from headrace.runtime.control.wire import ConnectionLost
-from headrace.runtime.job.collected import CollectedResults
-from headrace.runtime.job.enumerators import Enumerators
-from headrace.runtime.job.outcomes import (
+from headrace.runtime.coordinator.outcomes import (
     Command,
     End,
     Outcome,
@@ -50,9 +48,11 @@ from headrace.runtime.job.outcomes import (
     UnreadableResults,
     error_of,
 )
+from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrders, savepoint_of
+from headrace.runtime.coordinator.startup import Startup
+from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.enumerators import Enumerators
 from headrace.runtime.job.restoration import Restoration
-from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders, savepoint_of
-from headrace.runtime.job.startup import Startup
 from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard
 from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.spark.submit import LevelSpec, SparkJob

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.runtime.job.savepoints import Savepoint, SavepointOrder
+from headrace.runtime.coordinator.savepoints import Savepoint, SavepointOrder
 from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from headrace.errors import RestoreError
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan, Node
 from headrace.runtime.control.messages import Announced, AssignSplits, Message, Reached, SplitRequest
+from headrace.runtime.coordinator.outcomes import SourcePositions
 from headrace.runtime.job.alignment import Alignments
-from headrace.runtime.job.outcomes import SourcePositions
 from headrace.runtime.job.users_code import in_code_of
 
 log = logging.getLogger(__name__)

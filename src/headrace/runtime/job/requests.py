@@ -33,8 +33,8 @@ import msgspec
 
 from headrace.errors import HeadraceError
 from headrace.runtime.control.wire import Connection, ConnectionLost
+from headrace.runtime.coordinator.savepoints import SavepointOrder
 from headrace.runtime.job.observers import state_directory
-from headrace.runtime.job.savepoints import SavepointOrder
 from headrace.runtime.job.status import StatusBoard
 
 REQUEST_TIMEOUT_S = 10.0

@@ -38,14 +38,7 @@ from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
 from headrace.plan.memory import need_of_job
 from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
-from headrace.runtime.job.attempt import Attempt
-from headrace.runtime.job.client import JobClient, JobExecutionResult
-from headrace.runtime.job.collected import CollectedResults
-from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
-from headrace.runtime.job.going_back import point_of, refuse_going_back
-from headrace.runtime.job.interrupts import Interrupts
-from headrace.runtime.job.observers import attach_observers
-from headrace.runtime.job.outcomes import (
+from headrace.runtime.coordinator.outcomes import (
     Command,
     End,
     Outcome,
@@ -53,10 +46,17 @@ from headrace.runtime.job.outcomes import (
     SavepointWanted,
     SourcePositions,
 )
+from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrders
+from headrace.runtime.job.attempt import Attempt
+from headrace.runtime.job.client import JobClient, JobExecutionResult
+from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
+from headrace.runtime.job.going_back import point_of, refuse_going_back
+from headrace.runtime.job.interrupts import Interrupts
+from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restoration import Restoration
-from headrace.runtime.job.savepoints import SavepointOrder, SavepointOrders
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
 from headrace.runtime.spark.preflight import preflight, require

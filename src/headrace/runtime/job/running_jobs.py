@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.errors import ConfigurationError, HeadraceError, JobControlError, SavepointError, StorageError
 from headrace.runtime.control.wire import Connection, ConnectionLost
+from headrace.runtime.coordinator.savepoints import Savepoint
 from headrace.runtime.job.observers import state_directory
 from headrace.runtime.job.requests import (
     SOCKET_NAME,
@@ -33,7 +34,6 @@ from headrace.runtime.job.requests import (
     machine,
     reachable,
 )
-from headrace.runtime.job.savepoints import Savepoint
 
 CONNECT_TIMEOUT_S = 10.0
 

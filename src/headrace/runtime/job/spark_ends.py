@@ -24,12 +24,12 @@ from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.errors import HeadraceError, StorageError
 from headrace.plan.graph import JobPlan
 from headrace.plan.settings import JobSettings
+from headrace.runtime.coordinator.outcomes import Outcome
+from headrace.runtime.coordinator.savepoints import SavepointOrder
 from headrace.runtime.job.attempt import Attempt
 from headrace.runtime.job.feeds import FeedAdvanced, FeedFailed, Feeds
 from headrace.runtime.job.hand_over import HandOver
-from headrace.runtime.job.outcomes import Outcome
 from headrace.runtime.job.restoration import Restoration
-from headrace.runtime.job.savepoints import SavepointOrder
 from headrace.runtime.spark.session import SparkHandle
 
 

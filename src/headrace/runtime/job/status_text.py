@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.durations import duration as duration
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 
 Part = tuple[str, str]
 """A label and a value, as in `("lag", "0.3 s")`."""
-
-_YEAR_S = 365 * 86_400
 
 
 def status_parts(report: StatusReport) -> list[Part]:
@@ -129,28 +128,6 @@ def ending_text(report: StatusReport, elapsed_s: float) -> str:
         f"{counted(report.checkpoints_completed, 'checkpoint')}, {counted(report.restarts, 'restart')}"
     )
     return f'job "{report.name}" {report.status.value.lower()} after {took}: {facts}'
-
-
-def duration(seconds: float) -> str:
-    """Short, for people.
-
-    >>> [duration(s) for s in (0.0004, 0.0123, 0.12, 3.44, 75, 7_300, 90_000, 40_000_000)]
-    ['0.4 ms', '12 ms', '120 ms', '3.4 s', '1 min 15 s', '2 h 1 min', '1 d 1 h', '1.3 years']
-    """
-    if seconds < 0.001:
-        return f"{seconds * 1_000:.1f} ms"
-    if seconds < 0.9995:
-        return f"{seconds * 1_000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    if seconds >= _YEAR_S:
-        return f"{seconds / _YEAR_S:.1f} years"
-    whole = round(seconds)
-    for unit, name, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit:
-            rest = whole % unit // smaller
-            return f"{whole // unit} {name} {rest} {small}" if rest else f"{whole // unit} {name}"
-    raise AssertionError(seconds)
 
 
 def size_text(size: float) -> str:

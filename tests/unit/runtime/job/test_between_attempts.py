@@ -31,9 +31,9 @@ from headrace.errors import (
 from headrace.plan.graph import JobPlan
 from headrace.plan.restart import RestartStrategy
 from headrace.plan.settings import JobSettings
-from headrace.runtime.job.outcomes import End, Outcome, SourcePositions, TaskDiedError
+from headrace.runtime.coordinator.outcomes import End, Outcome, SourcePositions, TaskDiedError
+from headrace.runtime.coordinator.savepoints import SavepointOrder, savepoint_of
 from headrace.runtime.job.runner import JobRun
-from headrace.runtime.job.savepoints import SavepointOrder, savepoint_of
 from headrace.runtime.job.status import JobEvent, JobStatus
 from headrace.testing import ManualClock
 

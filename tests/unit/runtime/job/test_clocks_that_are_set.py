@@ -24,12 +24,12 @@ from headrace.connectors.source import EnumeratorContext, ReaderContext, Source,
 from headrace.errors import JobFailedError
 from headrace.runtime.control import messages as msg
 from headrace.runtime.control.server import TaskKey, TaskSaid
+from headrace.runtime.coordinator.outcomes import End, Outcome, TaskDiedError
+from headrace.runtime.coordinator.savepoints import SavepointOrders
 from headrace.runtime.job.attempt import Attempt
 from headrace.runtime.job.collected import CollectedResults
-from headrace.runtime.job.outcomes import End, Outcome, TaskDiedError
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.runner import JobRun
-from headrace.runtime.job.savepoints import SavepointOrders
 from headrace.runtime.job.status import StatusBoard, StatusReport
 
 HOUR = 3_600_000

@@ -8,7 +8,7 @@ import pytest
 from headrace.connectors.kafka import KafkaDataLossError
 from headrace.errors import DataLossError, RecordError, UserFunctionError
 from headrace.runtime.control.messages import Failed
-from headrace.runtime.job.outcomes import error_of
+from headrace.runtime.coordinator.outcomes import error_of
 from headrace.runtime.task.main import _failure_message
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from headrace.errors import ConfigurationError, JobControlError, SavepointError
 from headrace.runtime.control.wire import Connection
+from headrace.runtime.coordinator.savepoints import Savepoint, SavepointOrder
 from headrace.runtime.job.requests import (
     AnyReply,
     Refused,
@@ -31,7 +32,6 @@ from headrace.runtime.job.requests import (
     serve_requests,
 )
 from headrace.runtime.job.running_jobs import RunningJob, find_job, last_reports, running_jobs
-from headrace.runtime.job.savepoints import Savepoint, SavepointOrder
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
 
 PATIENCE_S = 60.0

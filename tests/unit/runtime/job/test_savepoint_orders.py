@@ -6,8 +6,8 @@ import pytest
 
 from headrace.errors import RestoreError, SavepointError, StateConflictError, UserFunctionError
 from headrace.runtime.control.messages import Failed
-from headrace.runtime.job.outcomes import TaskDiedError, error_of
-from headrace.runtime.job.savepoints import Savepoint, SavepointOrder, SavepointOrders
+from headrace.runtime.coordinator.outcomes import TaskDiedError, error_of
+from headrace.runtime.coordinator.savepoints import Savepoint, SavepointOrder, SavepointOrders
 
 DONE = Savepoint("file:///kept", 7, 10, 100)
 

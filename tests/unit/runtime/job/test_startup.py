@@ -7,8 +7,8 @@ import pytest
 from headrace import StreamExecutionEnvironment, options
 from headrace.checkpoint.handles import RestoredBytes
 from headrace.plan.graph import JobPlan
-from headrace.runtime.job.outcomes import TaskDiedError
-from headrace.runtime.job.startup import JOIN_TIMEOUT_S, OPTION, Startup
+from headrace.runtime.coordinator.outcomes import TaskDiedError
+from headrace.runtime.coordinator.startup import JOIN_TIMEOUT_S, OPTION, Startup
 
 HALF_AN_HOUR_S = 1_800
 

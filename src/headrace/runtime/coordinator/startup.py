@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from headrace.checkpoint.handles import RestoredBytes
+from headrace.durations import duration
 from headrace.plan.graph import JobPlan
 from headrace.runtime.control.server import TaskKey
-from headrace.runtime.job.outcomes import TaskDiedError
-from headrace.runtime.job.status_text import duration
+from headrace.runtime.coordinator.outcomes import TaskDiedError
 
 JOIN_TIMEOUT_S = 120.0
 OPTION = "execution.initialization.timeout"

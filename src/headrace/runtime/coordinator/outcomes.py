@@ -8,7 +8,7 @@ from enum import Enum
 
 from headrace.errors import DataLossError, HeadraceError, RestoreError, StateConflictError, UserFunctionError
 from headrace.runtime.control import messages as msg
-from headrace.runtime.job.savepoints import SavepointOrder
+from headrace.runtime.coordinator.savepoints import SavepointOrder
 
 
 class TaskDiedError(HeadraceError):
