@@ -139,5 +139,5 @@ def test_a_damaged_list_of_files_is_refused() -> None:
     seen = SeenFiles()
     seen.put("a", Fingerprint(1, 2))
 
-    with pytest.raises(RestoreError, match="35 bytes.*damaged"):
+    with pytest.raises(RestoreError, match=r"35 bytes.*damaged"):
         SeenFiles(seen.encode()[:-1])
