@@ -4,7 +4,8 @@ For each sink, in the order of ids, and one call at a time in the whole job:
 
     1  the attempt is still the newest: an older driver hands nothing over
     2  fn(df, id), with what was sealed at barrier id
-    3  the id is noted as handed over, beside the checkpoints
+    3  the id is noted as handed over, beside the checkpoints, if the attempt is still the newest: an older driver would
+       replace the notes of its successor
     4  tasks hear that the checkpoint is complete, and forget the output
 
 A driver that dies between 2 and 3 cannot know whether the function did its work: the next one calls it again, with the
@@ -87,6 +88,7 @@ class HandOver:
                 output = OutputId.of(metadata.job_id, node.uid, point)
                 self._call(handle, node, sink, items, storage, output)  # Step 2
                 failpoints.hit("output_handed_over")
+                self._directory.assert_current(attempt)
                 self._notes.add(metadata.job_id, node.uid, metadata.run, point)  # Step 3
 
     def _call(

@@ -68,7 +68,7 @@ class Job:
 
     def checkpoint(self, number: int, *, handed: bool = True, holds: tuple[int, ...] = ()) -> CheckpointMetadata:
         """One that seals its own number; it also holds what was sealed before and not handed over."""
-        sink = next(node.factory.sink for node in self.plan.graph.nodes if isinstance(node.factory, SinkFactory))
+        sink = self._sink()
         items = []
         for sealed_at in (*holds, number):
             context = WriterContext("job", "out", 0, 1, self.attempt, self.directory.history)
@@ -99,6 +99,9 @@ class Job:
 
     def end(self) -> None:
         self.directory.end("FINISHED")
+
+    def _sink(self) -> Any:
+        return next(node.factory.sink for node in self.plan.graph.nodes if isinstance(node.factory, SinkFactory))
 
     @property
     def rows(self) -> list[int]:
@@ -317,3 +320,21 @@ def test_notes_stay_small_and_keep_the_last_of_every_attempt() -> None:
     for attempt in range(11, 11 + 3 * NOTES_KEPT):
         notes.add("job", "out", 1, HistoryPoint("own", attempt, attempt))
     assert len(HandOverNotes(storage).since("job", "out", HistoryPoint("own", 1, 1))) == 2 * NOTES_KEPT
+
+
+def test_a_driver_paused_in_the_function_does_not_replace_the_notes_of_its_successor(job: Job, tmp_path: Path) -> None:
+    first = job.checkpoint(1)
+    successor = Job(tmp_path)
+
+    def pause(frame: Any, checkpoint: Any) -> None:
+        # While this driver is inside the function, another one takes over and hands two checkpoints over.
+        successor.begin(first, of=job)
+        successor.checkpoint(3)
+        successor.checkpoint(4)
+
+    job._sink().function = pause
+    with pytest.raises(FencedError):
+        job.checkpoint(2)
+    assert successor.rows == [3, 4]
+    noted = HandOverNotes(successor.storage).since("job", "out", point_of(first))
+    assert [point.checkpoint_id for point in noted] == [3, 4], "a third driver must not hand them over again"
