@@ -91,6 +91,9 @@ class SinkWriter(ABC):
 class Committer(ABC):
     """Makes prepared output visible. Runs in tasks after completion, and in the driver on recovery."""
 
+    history: str = ""
+    """In the driver: which job directory counts the attempts, as in `WriterContext`. Set before `attempt_starts`."""
+
     @abstractmethod
     def commit(self, items: Sequence[bytes]) -> None:
         """Show these items, in order. May be called any number of times for the same item.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.checkpoint.handles import ChannelSnapshot
@@ -91,10 +92,21 @@ class Restoration:
             return tuple(self.restore.channels)
         return tuple(c for c in self.restore.channels if (c.level, c.slot) == (level, slot))
 
-    def commit_sinks(self, job_id: str, attempt: int, collected: CollectedResults, own: CheckpointStorage) -> int:
+    def commit_sinks(
+        self,
+        job_id: str,
+        attempt: int,
+        collected: CollectedResults,
+        own: CheckpointStorage,
+        *,
+        history: str = "",
+        assert_current: Callable[[], None] = lambda: None,
+    ) -> int:
         """Finish the commits of the restored checkpoint and give up what older attempts left; the items committed.
 
         `own` is the job's storage, in which the files of the checkpoint lie unless it was brought from outside.
+        `assert_current` raises `FencedError` once a newer attempt exists. It is called before every step that others
+        can see: a driver that was paused here must not interfere with its successor.
         """
         files = (self.storage or own).file_store(WriterScope("", 0, attempt).prefix)
         committed = 0
@@ -115,7 +127,8 @@ class Restoration:
                 continue
             try:
                 payloads = [payload_of(item, files) for item in items]
-                self._commit(committer, job_id, node, attempt, payloads)
+                committer.history = history
+                self._commit(committer, job_id, node, attempt, payloads, assert_current)
                 committed += len(payloads)
             finally:
                 with in_code_of(node, "close() of its committer"):
@@ -123,12 +136,22 @@ class Restoration:
         return committed
 
     @staticmethod
-    def _commit(committer: Committer, job_id: str, node: Node, attempt: int, payloads: list[bytes]) -> None:
+    def _commit(
+        committer: Committer,
+        job_id: str,
+        node: Node,
+        attempt: int,
+        payloads: list[bytes],
+        assert_current: Callable[[], None],
+    ) -> None:
+        assert_current()
         with in_code_of(node, "attempt_starts()"):
             committer.attempt_starts(job_id, node.uid, attempt, node.parallelism)
         if payloads:
+            assert_current()
             with in_code_of(node, "commit()"):
                 commit_with_retries(committer, payloads)
+        assert_current()
         with in_code_of(node, "abort_leftovers()"):
             committer.abort_leftovers(job_id, node.uid, attempt, payloads)
 

@@ -356,7 +356,7 @@ class JobRun:
         directory.record_restored(number, own_id, source, origin)
         self._began = True
         try:
-            restoration.commit_sinks(self.job_id, number, self.collected, directory.storage)
+            self._commit_sinks(restoration, number)
         except (CommitFailedError, CommitOutcomeUnknownError) as error:
             return Outcome(End.FAILED, error), None
         refused = self._ends.recover(handle, restoration, number)
@@ -457,10 +457,21 @@ class JobRun:
         opened = open_checkpoint(order.location)
         restoration = Restoration.of(self._plan, opened.metadata, opened.storage, allow_non_restored=True)
         self._directory.record_restored(number, None, opened.path)
-        restoration.commit_sinks(self.job_id, number, self.collected, self._directory.storage)
+        self._commit_sinks(restoration, number)
         refused = self._ends.recover(handle, restoration, number)
         if refused is not None:
             raise refused
+
+    def _commit_sinks(self, restoration: Restoration, number: int) -> None:
+        directory = self._directory
+        restoration.commit_sinks(
+            self.job_id,
+            number,
+            self.collected,
+            directory.storage,
+            history=directory.history,
+            assert_current=lambda: directory.assert_current(number),
+        )
 
     def _drop_orphans(self) -> None:
         try:

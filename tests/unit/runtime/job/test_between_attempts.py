@@ -73,25 +73,31 @@ class RemoteStorage(FileSystemCheckpointStorage):
 class ScriptedCommitter(Committer):
     """Does what the test says at the beginning of an attempt."""
 
-    def __init__(self, at_start: Callable[[int], None]) -> None:
+    def __init__(self, at_start: Callable[[int], None], steps: list[str]) -> None:
         self._at_start = at_start
+        self._steps = steps
 
     def commit(self, items: Sequence[bytes]) -> None:
         raise AssertionError("there is nothing to commit")
 
     def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:
+        self._steps.append(f"{uid} starts {attempt} of {self.history}")
         self._at_start(attempt)
+
+    def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:
+        self._steps.append(f"{uid} aborts before {attempt}")
 
 
 class ScriptedSink(Sink):
-    def __init__(self, at_start: Callable[[int], None]) -> None:
+    def __init__(self, at_start: Callable[[int], None], steps: list[str]) -> None:
         self._at_start = at_start
+        self._steps = steps
 
     def create_writer(self, context: WriterContext) -> SinkWriter:
         raise AssertionError("no task runs")
 
     def create_committer(self) -> Committer:
-        return ScriptedCommitter(self._at_start)
+        return ScriptedCommitter(self._at_start, self._steps)
 
 
 class ScriptedAttempt:
@@ -118,7 +124,9 @@ class Driver:
         checkpoints: bool = True,
     ) -> None:
         self.storage = RemoteStorage(str(home))
-        plan, settings = self._built(at_start, checkpoints)
+        self.steps: list[str] = []
+        """What the committers of both sinks were asked to do."""
+        plan, settings = self._built(at_start, self.steps, checkpoints)
         strategy = RestartStrategies.fixed_delay_restart(60, 0) if restart is None else restart
         checkpointing = replace(settings.checkpointing, storage=self.storage)
         self.settings = replace(settings, checkpointing=checkpointing, restart=strategy)
@@ -133,11 +141,13 @@ class Driver:
         self.run._ends.attempt = self._attempt  # type: ignore[method-assign, assignment]
 
     @staticmethod
-    def _built(at_start: Callable[[int], None], checkpoints: bool) -> tuple[JobPlan, JobSettings]:
+    def _built(at_start: Callable[[int], None], steps: list[str], checkpoints: bool) -> tuple[JobPlan, JobSettings]:
         env = StreamExecutionEnvironment.get_execution_environment()
         if checkpoints:
             env.enable_checkpointing(1_000)
-        env.from_collection([1]).sink_to(ScriptedSink(at_start)).uid("out").name("the books")
+        stream = env.from_collection([1])
+        stream.sink_to(ScriptedSink(at_start, steps)).uid("out").name("the books")
+        stream.sink_to(ScriptedSink(lambda attempt: None, steps)).uid("second")
         return env.build("job")
 
     def _attempt(self, *, number: int, resume: SourcePositions | None, **others: Any) -> Any:
@@ -320,3 +330,27 @@ def test_a_driver_whose_job_was_taken_over_meanwhile_does_not_fence_the_new_owne
     with pytest.raises(FencedError, match="was taken over"):
         driver.go()
     assert driver.run._directory.newest_attempt() == 1
+
+
+def test_a_driver_that_is_overtaken_in_the_recovery_of_one_sink_touches_neither_it_nor_the_next(
+    tmp_path: Path,
+) -> None:
+    def overtake(attempt: int) -> None:
+        if attempt == 2:
+            # As if this driver had been paused here, and another one had begun the next attempt meanwhile.
+            successor = JobDirectory(FileSystemCheckpointStorage(str(tmp_path)), "job")
+            successor.open_run()
+            assert successor.claim_attempt() == 3
+
+    driver = Driver(tmp_path, DIED, at_start=overtake)
+    with pytest.raises(FencedError, match="attempt 3 took over"):
+        driver.go()
+    history = driver.run._directory.history
+    assert history
+    first = [
+        f"out starts 1 of {history}",
+        "out aborts before 1",
+        f"second starts 1 of {history}",
+        "second aborts before 1",
+    ]
+    assert driver.steps == [*first, f"out starts 2 of {history}"]
