@@ -17,6 +17,7 @@ from headrace.runtime.control.messages import (
     FirstMessage,
     Hello,
     Message,
+    Printed,
     Refuse,
     ResultsHello,
     Taken,
@@ -52,8 +53,9 @@ ServerEvent = TaskJoined | TaskSaid | TaskLost
 
 
 class ControlServer:
-    """Listens for the tasks of one attempt. `on_event` and `on_results` are called from connection threads.
+    """Listens for the tasks of one attempt. All three callbacks are called from connection threads.
 
+    Printed lines do not travel with the events: a stream that blocks must not fill the coordinator's queue.
     A task that collects results opens a second connection for them, so that neither their size nor the time it takes
     to unpack them holds back what the coordinator has to know. When `on_results` has returned, the task is told.
     """
@@ -66,11 +68,13 @@ class ControlServer:
         attempt: int,
         on_event: Callable[[ServerEvent], None],
         on_results: Callable[[Collected], None] = lambda results: None,
+        on_printed: Callable[[tuple[str, ...]], None] = lambda lines: None,
     ) -> None:
         self._secret = secret
         self._attempt = attempt
         self._on_event = on_event
         self._on_results = on_results
+        self._on_printed = on_printed
         self._connections: dict[TaskKey, Connection] = {}
         self._results: set[Connection] = set()
         self._lock = threading.Lock()
@@ -130,7 +134,11 @@ class ControlServer:
         decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(TaskMessage)
         try:
             while True:
-                self._on_event(TaskSaid(task, decoder.decode(connection.receive())))
+                message = decoder.decode(connection.receive())
+                if isinstance(message, Printed):
+                    self._on_printed(message.lines)
+                else:
+                    self._on_event(TaskSaid(task, message))
         except (ConnectionLost, msgspec.MsgspecError) as error:
             with self._lock:
                 current = self._connections.get(task) is connection and not self._closed

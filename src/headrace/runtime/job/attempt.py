@@ -52,6 +52,7 @@ from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrd
 from headrace.runtime.coordinator.startup import Startup
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
+from headrace.runtime.job.printer import STDOUT
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard
 from headrace.runtime.spark.session import SparkHandle
@@ -142,7 +143,7 @@ class Attempt:
         secret = secrets.token_bytes(32)
         host = "127.0.0.1" if self._handle.is_local else str(self._handle.context.getConf().get("spark.driver.host"))
         bind = "127.0.0.1" if self._handle.is_local else "0.0.0.0"
-        self._server = ControlServer(bind, 0, secret, self.number, self._events.put, self._take_results)
+        self._server = ControlServer(bind, 0, secret, self.number, self._events.put, self._take_results, STDOUT.put)
         self._job = SparkJob(
             self._handle,
             [self._level(level.index, host, secret) for level in self._plan.levels],
@@ -315,9 +316,6 @@ class Attempt:
                 return self._tell(facts.TaskCommitted(checkpoint_id, who))
             case msg.Drained():
                 return self._tell(facts.TaskDrained(who))
-            case msg.Printed(lines):
-                for line in lines:
-                    print(line, flush=True)
             case msg.Progress():
                 self._board.progress(task, message)
             case msg.Failed():

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from headrace.plan.settings import JobSettings
+from headrace.runtime.job.printer import STDERR
 from headrace.runtime.job.status import JobStatus, StatusBoard
 from headrace.runtime.job.status_text import resume_text
 
@@ -75,12 +75,12 @@ class Interrupts:
 
     def _end_at_once(self) -> NoReturn:
         text = resume_text(self._board.report, self._settings)
-        print(
-            f'headrace: job "{self._settings.name}" ended at once by the second Ctrl-C, without waiting for its tasks. '
-            f"{text}",
-            file=sys.stderr,
-            flush=True,
+        name = self._settings.name
+        STDERR.put(
+            [f'headrace: job "{name}" ended at once by the second Ctrl-C, without waiting for its tasks. {text}']
         )
+        # A terminal that is blocked must not keep the process alive.
+        STDERR.flush()
         # Not by an exception: whatever did not come to an end by itself would be waited for once more. Spark's JVM
         # notices that its driver is gone and takes the workers with it.
         os._exit(INTERRUPTED)

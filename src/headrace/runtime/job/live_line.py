@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from headrace.plan.settings import JobSettings
-from headrace.runtime.job.status import JobEvent, JobStatus, StatusBoard, StatusReport
+from headrace.runtime.job.background_watcher import HasReport
+from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 from headrace.runtime.job.status_text import ending_text, event_text, status_parts
 
 LOG_EVERY_S = 5.0
@@ -25,7 +26,7 @@ class LogLines:
     def __init__(
         self,
         settings: JobSettings,
-        board: StatusBoard,
+        board: HasReport,
         stream: TextIO,
         *,
         every_s: float = LOG_EVERY_S,
@@ -71,7 +72,7 @@ class LogLines:
 class LiveLine:
     """One job's part of the terminal's last line; what happens to the job is written above it and stays."""
 
-    def __init__(self, settings: JobSettings, board: StatusBoard, terminal: TerminalLine) -> None:
+    def __init__(self, settings: JobSettings, board: HasReport, terminal: TerminalLine) -> None:
         self._settings = settings
         self._board = board
         self._terminal = terminal

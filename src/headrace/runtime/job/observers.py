@@ -23,6 +23,7 @@ from typing import IO
 from headrace.clocks import wall_ms
 from headrace.errors import ConfigurationError
 from headrace.plan.settings import JobSettings
+from headrace.runtime.job.background_watcher import BackgroundWatcher, HasReport, Watcher
 from headrace.runtime.job.status import JobEvent, StatusBoard, StatusReport
 
 OnJob = Callable[[StatusBoard, JobSettings], None]
@@ -197,7 +198,10 @@ def _tell_people(board: StatusBoard, settings: JobSettings) -> list[Callable[[],
     # Loaded here only: a job that nobody watches needs no rich.
     from headrace.runtime.job.live_line import LiveLine, LogLines, terminal_line
 
-    watcher = LiveLine(settings, board, terminal_line(stream)) if on_terminal else LogLines(settings, board, stream)
+    def make(seen: HasReport) -> Watcher:
+        return LiveLine(settings, seen, terminal_line(stream)) if on_terminal else LogLines(settings, seen, stream)
+
+    watcher = BackgroundWatcher(board, stream, make)
     board.listeners.append(watcher.on_report)
     board.event_listeners.append(watcher.on_event)
     return [watcher.close]

@@ -54,6 +54,7 @@ from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusi
 from headrace.runtime.job.going_back import point_of, refuse_going_back
 from headrace.runtime.job.interrupts import Interrupts
 from headrace.runtime.job.observers import attach_observers
+from headrace.runtime.job.printer import STDOUT
 from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restoration import Restoration
@@ -162,6 +163,7 @@ class JobRun:
         self._orders.end(f'Job "{self._settings.name}" has ended ({report.status.value}).')
         for close in getattr(self, "_observers", ()):
             close()
+        STDOUT.flush()
         self.collected.end()
         self._ends.close()
         # Of tasks that were killed on this host; elsewhere the job's next ones do so.
