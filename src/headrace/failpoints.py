@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.errors import ConfigurationError, HeadraceError, retry
 
 NAMES: Final = frozenset(
     {
@@ -54,6 +54,8 @@ ACTIONS: Final = frozenset({"raise", "exit", "kill", "stop", "hang", "delay"})
 
 class InjectedFault(HeadraceError):
     """A failpoint was told to raise."""
+
+    recovery = retry("a fault fires once")
 
 
 @dataclass(slots=True)

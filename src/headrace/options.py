@@ -414,6 +414,12 @@ EXPONENTIAL_JITTER = Option(
     0.1,
     "Share of the wait by which it varies.",
 )
+SAME_RECORD_LIMIT = Option(
+    "restart-strategy.same-record-limit",
+    INTEGER,
+    3,
+    "The job ends when this many attempts in a row fail on the same record. 0: never, as in `headrace.pyflink`.",
+)
 SPARK_MASTER = Option(
     "spark.master",
     STRING,

@@ -19,7 +19,7 @@ from headrace import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from headrace.errors import DuplicateUidError, HeadraceError, UserFunctionError
+from headrace.errors import DuplicateUidError, HeadraceError, PoisonRecordError, UserFunctionError
 from headrace.testing import CHECKPOINT, CRASH, TestSource, run_until_done
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -157,7 +157,7 @@ class FailsOnThree(MapFunction):
 
 
 def test_a_record_that_fails_in_three_attempts_is_named_and_nothing_after_it_is_shown(bench: Any, start: Any) -> None:
-    env = bench.env(parallelism=1, interval=50, restarts=2)
+    env = bench.env(parallelism=1, interval=50, restarts=60)
     script = TestSource([1, 2, CHECKPOINT, 3, 4])
     numbers = env.from_source(script, WatermarkStrategy.no_watermarks(), "values").uid("values")
     sink = LedgerSink(bench.directory / "out")
@@ -165,7 +165,7 @@ def test_a_record_that_fails_in_three_attempts_is_named_and_nothing_after_it_is_
         "s"
     )
     job = start(env)
-    with pytest.raises(UserFunctionError, match="I do not like threes") as caught:
+    with pytest.raises(PoisonRecordError, match=r"same record in 3 attempts in a row.*I do not like threes") as caught:
         job.finish()
     assert caught.value.record == "3"
     assert job.report.restarts == 2

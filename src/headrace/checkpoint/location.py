@@ -14,13 +14,15 @@ from urllib.parse import urlsplit
 from headrace.checkpoint.metadata.codec import decode_metadata
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.storage.base import CheckpointStorage, MissingFileError, storage_for
-from headrace.errors import RestoreError
+from headrace.errors import RestoreError, permanent
 
 _CHECKPOINT = re.compile(r"(?P<root>.*)/(?P<inside>[^/]+/run-\d+/chk-\d+)")
 
 
 class MissingCheckpointError(RestoreError):
     """There is no `_metadata` at that place."""
+
+    recovery = permanent("the same place is looked at again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from headrace.checkpoint.storage.base import (
     DurabilityUnknownError,
     MissingFileError,
 )
-from headrace.errors import StorageError
+from headrace.errors import StorageError, retry
 
 
 class PublishOutcomeUnknownError(StorageError):
     """The checkpoint may or may not have been published. Keep its files and older checkpoints; recovery will see."""
+
+    recovery = retry("the next attempt reads what was published")
 
 
 def publish_exclusively(storage: CheckpointStorage, path: str, data: bytes) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from headrace.cli.program import Program
-from headrace.errors import HeadraceError, UserFunctionError
+from headrace.errors import HeadraceError, PoisonRecordError, UserFunctionError
 
 
 def show_failure(error: BaseException, program: Program, console: Console, *, verbose: bool) -> None:
@@ -31,13 +31,16 @@ def show_failure(error: BaseException, program: Program, console: Console, *, ve
 
 def _show_user_function(error: UserFunctionError, console: Console) -> None:
     raised = error.cause.rstrip().splitlines()[-1] if error.cause.strip() else str(error)
-    console.print(f"[bold red]headrace:[/] the job's own code failed: [bold]{escape(raised)}[/]", soft_wrap=True)
+    again = f" in {error.attempts} attempts on the same record" if isinstance(error, PoisonRecordError) else ""
+    console.print(f"[bold red]headrace:[/] the job's own code failed{again}: [bold]{escape(raised)}[/]", soft_wrap=True)
     for label, value in (
         ("operator", f'"{error.operator}", uid "{error.uid}"'),
         ("record", error.record),
         ("at", error.location),
     ):
         console.print(f"  {label:<10} {escape(value)}", soft_wrap=True)
+    if isinstance(error, PoisonRecordError):
+        console.print(f"  {'way out':<10} {escape(error.way_out)}", soft_wrap=True)
 
 
 def _plain(console: Console, text: str) -> None:

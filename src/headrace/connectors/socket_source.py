@@ -26,7 +26,7 @@ from headrace.connectors.source import (
     SourceReader,
     SplitEnumerator,
 )
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.errors import ConfigurationError, HeadraceError, retry
 from headrace.types.information import TypeInformation, Types
 
 MOST_LINES_AHEAD = 10_000
@@ -37,6 +37,8 @@ _LOOK_AROUND_S = 0.2
 
 class SocketUnavailableError(HeadraceError, ConnectionError):
     """Nobody listens at the address, or the connection broke. Start the sender first, or set `max_retry`."""
+
+    recovery = retry("the sender may listen again")
 
 
 class SocketSplit(msgspec.Struct):

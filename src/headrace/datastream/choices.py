@@ -22,6 +22,7 @@ from headrace.datastream.overrides import Overrides
 from headrace.errors import ConfigurationError
 from headrace.options import Configuration, Option
 from headrace.plan.restart import (
+    SAME_RECORD_LIMIT,
     ExponentialDelayRestart,
     FailureRateRestart,
     FallBackRestart,
@@ -56,6 +57,7 @@ class Choices:
     rocksdb: RocksDBOptions = field(default_factory=RocksDBOptions)
     """The same for RocksDB."""
     restart: RestartStrategy | FallBackRestart | None = None
+    same_record_limit: int | None = SAME_RECORD_LIMIT
     object_reuse: bool = False
     buffer_timeout_ms: int = 5
     initialization_timeout_ms: int = 1_800_000
@@ -132,6 +134,12 @@ class Choices:
             )
         self.restart = strategy
 
+    def set_same_record_limit(self, limit: int | None) -> None:
+        """For the strategy that was chosen so far, and for those that the configuration or Headrace chooses."""
+        self.same_record_limit = limit
+        if isinstance(self.restart, FixedDelayRestart | FailureRateRestart | ExponentialDelayRestart):
+            self.restart = replace(self.restart, same_record_limit=limit)
+
     def configure(self, configuration: Configuration) -> None:
         """Take over every option that the configuration sets; all others stay."""
 
@@ -167,7 +175,9 @@ class Choices:
         self._configure_backend(configuration)
         self._configure_storage(configuration)
         if given(options.RESTART_STRATEGY):
-            self.restart = _restart(configuration)
+            self.restart = _restart(configuration, self.same_record_limit)
+        if given(options.SAME_RECORD_LIMIT):
+            self.set_same_record_limit(get(options.SAME_RECORD_LIMIT) or None)
 
     def _configure_backend(self, configuration: Configuration) -> None:
         self.heap = replace(self.heap, **_given(configuration, _HEAP))
@@ -208,7 +218,7 @@ class Choices:
             max_parallelism=DEFAULT_MAX_PARALLELISM if self.max_parallelism is None else self.max_parallelism,
             checkpointing=checkpointing,
             backend=self._effective_backend(overrides),
-            restart=effective_restart(self.restart, checkpointing.enabled),
+            restart=effective_restart(self.restart, checkpointing.enabled, self.same_record_limit),
             object_reuse=self.object_reuse,
             buffer_timeout_ms=self.buffer_timeout_ms,
             initialization_timeout_ms=self.initialization_timeout_ms,
@@ -297,16 +307,21 @@ def _given(configuration: Configuration, fields: tuple[tuple[Option[Any], str, i
     return found
 
 
-def _restart(configuration: Configuration) -> RestartStrategy:
+def _restart(configuration: Configuration, limit: int | None) -> RestartStrategy:
     def of(option: Option[Any]) -> Any:
         return configuration.get(option)
 
     match configuration.get(options.RESTART_STRATEGY):
         case "fixed-delay":
-            return FixedDelayRestart(of(options.FIXED_DELAY_ATTEMPTS), of(options.FIXED_DELAY_DELAY))
+            return FixedDelayRestart(
+                of(options.FIXED_DELAY_ATTEMPTS), of(options.FIXED_DELAY_DELAY), same_record_limit=limit
+            )
         case "failure-rate":
             return FailureRateRestart(
-                of(options.FAILURE_RATE_MAX), of(options.FAILURE_RATE_INTERVAL), of(options.FAILURE_RATE_DELAY)
+                of(options.FAILURE_RATE_MAX),
+                of(options.FAILURE_RATE_INTERVAL),
+                of(options.FAILURE_RATE_DELAY),
+                same_record_limit=limit,
             )
         case "exponential-delay":
             return ExponentialDelayRestart(
@@ -315,6 +330,7 @@ def _restart(configuration: Configuration) -> RestartStrategy:
                 max=of(options.EXPONENTIAL_MAX),
                 reset_after=of(options.EXPONENTIAL_RESET),
                 jitter=of(options.EXPONENTIAL_JITTER),
+                same_record_limit=limit,
             )
         case _:
             return NoRestart()

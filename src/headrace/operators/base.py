@@ -23,13 +23,16 @@ from headrace.checkpoint.handles import (
     PreparedItem,
     SubtaskSnapshot,
 )
-from headrace.errors import HeadraceError, UserFunctionError
+from headrace.errors import HeadraceError, RecordError, UserFunctionError
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.state.backend import FileStore, KeyedStateBackend, SnapshotWork
 from headrace.state.operator_state import OperatorStates
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """Frames below this directory are ours; a user's line is the last one that is not."""
+
+NO_RECORD = "(none: "
+"""How the text begins that stands for the record where user code failed outside of any, as in `open()`."""
 
 Emit = Callable[[Any, int | None], None]
 BackgroundWork = Callable[[], Callable[[], None] | None]
@@ -325,7 +328,7 @@ def failure_in(operator: Operator, record: Any, error: BaseException) -> UserFun
     location = _users_line(error)
     shown = _short(record)
     where = f" (declared at {context.declared_at})" if context.declared_at else ""
-    return UserFunctionError(
+    failure = UserFunctionError(
         f'Operator "{context.name}" (uid "{context.uid}", subtask {context.subtask}){where} failed on record '
         f"{shown} at {location}: {_own_words(error)}",
         operator=context.name,
@@ -333,7 +336,12 @@ def failure_in(operator: Operator, record: Any, error: BaseException) -> UserFun
         record=shown,
         location=location,
         cause="".join(traceback.format_exception(error)),
+        exception=type(error).__name__,
+        blames_record=_blames_record(record, error),
     )
+    if isinstance(error, HeadraceError):
+        failure.recovery = error.recovery
+    return failure
 
 
 def failure_in_driver(name: str, uid: str, declared_at: str, method: str, error: BaseException) -> UserFunctionError:
@@ -348,7 +356,15 @@ def failure_in_driver(name: str, uid: str, declared_at: str, method: str, error:
         record=f"(none: {method} in the driver)",
         location=location,
         cause="".join(traceback.format_exception(error)),
+        exception=type(error).__name__,
     )
+
+
+def _blames_record(record: Any, error: BaseException) -> bool:
+    """Whether the record may be why the function failed. What cannot be reached (`OSError`) is no fault of a record."""
+    if isinstance(error, HeadraceError):
+        return isinstance(error, RecordError)
+    return not isinstance(error, OSError) and not (isinstance(record, str) and record.startswith(NO_RECORD))
 
 
 def _users_line(error: BaseException) -> str:

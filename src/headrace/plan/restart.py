@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -26,8 +26,16 @@ class RestartSession(Protocol):
         """
 
 
+SAME_RECORD_LIMIT = 3
+"""A passing fault is gone at the first restart, or the second. The third failure on one record is no accident."""
+
+
 class RestartStrategy(ABC):
     """Decides about restarts. Failed checkpoints and waiting for Spark slots are not failures in this sense."""
+
+    same_record_limit: int | None = SAME_RECORD_LIMIT
+    """End the job when this many attempts in a row fail on the same record; None: never. See
+    `headrace.runtime.job.restarts`."""
 
     @abstractmethod
     def session(self) -> RestartSession:
@@ -55,16 +63,19 @@ class FixedDelayRestart(RestartStrategy):
 
     attempts: int = 1
     delay: DurationLike = timedelta(seconds=1)
+    same_record_limit: int | None = field(default=SAME_RECORD_LIMIT, kw_only=True)
+    """End the job when this many attempts in a row fail on the same record; None: never."""
 
     def __post_init__(self) -> None:
         _check_count("restart attempts", self.attempts, least=0)
+        _check_limit(self.same_record_limit)
         object.__setattr__(self, "delay", _duration("restart delay", self.delay))
 
     def session(self) -> RestartSession:
         return _FixedDelaySession(self.attempts, to_millis(self.delay, "restart delay"))
 
     def describe(self) -> str:
-        return f"fixed delay: {self.attempts} restarts, each after {_text(self.delay)}"
+        return f"fixed delay: {self.attempts} restarts, each after {_text(self.delay)}{_limit_text(self)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +85,12 @@ class FailureRateRestart(RestartStrategy):
     max_failures: int = 1
     interval: DurationLike = timedelta(minutes=1)
     delay: DurationLike = timedelta(seconds=1)
+    same_record_limit: int | None = field(default=SAME_RECORD_LIMIT, kw_only=True)
+    """End the job when this many attempts in a row fail on the same record; None: never."""
 
     def __post_init__(self) -> None:
         _check_count("failures per interval", self.max_failures, least=1)
+        _check_limit(self.same_record_limit)
         object.__setattr__(self, "interval", _duration("failure rate interval", self.interval, least=1))
         object.__setattr__(self, "delay", _duration("restart delay", self.delay))
 
@@ -88,7 +102,7 @@ class FailureRateRestart(RestartStrategy):
     def describe(self) -> str:
         return (
             f"failure rate: at most {self.max_failures} failures within {_text(self.interval)}, "
-            f"each restart after {_text(self.delay)}"
+            f"each restart after {_text(self.delay)}{_limit_text(self)}"
         )
 
 
@@ -102,8 +116,11 @@ class ExponentialDelayRestart(RestartStrategy):
     reset_after: DurationLike = timedelta(hours=1)
     jitter: float = 0.1
     """Share of the delay by which it is varied either way, so that many jobs do not restart in step."""
+    same_record_limit: int | None = field(default=SAME_RECORD_LIMIT, kw_only=True)
+    """End the job when this many attempts in a row fail on the same record; None: never."""
 
     def __post_init__(self) -> None:
+        _check_limit(self.same_record_limit)
         object.__setattr__(self, "initial", _duration("initial backoff", self.initial, least=1))
         object.__setattr__(self, "max", _duration("max backoff", self.max, least=1))
         object.__setattr__(self, "reset_after", _duration("backoff reset threshold", self.reset_after, least=1))
@@ -122,7 +139,7 @@ class ExponentialDelayRestart(RestartStrategy):
     def describe(self) -> str:
         return (
             f"exponential delay: {_text(self.initial)}, times {self.multiplier:g} at each failure up to "
-            f"{_text(self.max)}, afresh after {_text(self.reset_after)} without failure"
+            f"{_text(self.max)}, afresh after {_text(self.reset_after)} without failure{_limit_text(self)}"
         )
 
 
@@ -131,11 +148,15 @@ class FallBackRestart:
     """What Headrace chooses by itself: see `effective_restart`."""
 
 
-def effective_restart(chosen: RestartStrategy | FallBackRestart | None, checkpointing: bool) -> RestartStrategy:
+def effective_restart(
+    chosen: RestartStrategy | FallBackRestart | None,
+    checkpointing: bool,
+    same_record_limit: int | None = SAME_RECORD_LIMIT,
+) -> RestartStrategy:
     """The strategy a run uses. Nothing chosen: none without checkpoints, exponential delay with them."""
     if isinstance(chosen, RestartStrategy):
         return chosen
-    return ExponentialDelayRestart() if checkpointing else NoRestart()
+    return ExponentialDelayRestart(same_record_limit=same_record_limit) if checkpointing else NoRestart()
 
 
 class RestartStrategies:
@@ -150,14 +171,23 @@ class RestartStrategies:
         return FallBackRestart()
 
     @staticmethod
-    def fixed_delay_restart(restart_attempts: int, delay_between_attempts: DurationLike) -> FixedDelayRestart:
-        return FixedDelayRestart(restart_attempts, delay_between_attempts)
+    def fixed_delay_restart(
+        restart_attempts: int,
+        delay_between_attempts: DurationLike,
+        *,
+        same_record_limit: int | None = SAME_RECORD_LIMIT,
+    ) -> FixedDelayRestart:
+        return FixedDelayRestart(restart_attempts, delay_between_attempts, same_record_limit=same_record_limit)
 
     @staticmethod
     def failure_rate_restart(
-        failure_rate: int, failure_interval: DurationLike, delay_interval: DurationLike
+        failure_rate: int,
+        failure_interval: DurationLike,
+        delay_interval: DurationLike,
+        *,
+        same_record_limit: int | None = SAME_RECORD_LIMIT,
     ) -> FailureRateRestart:
-        return FailureRateRestart(failure_rate, failure_interval, delay_interval)
+        return FailureRateRestart(failure_rate, failure_interval, delay_interval, same_record_limit=same_record_limit)
 
     @staticmethod
     def exponential_delay_restart(
@@ -166,6 +196,8 @@ class RestartStrategies:
         backoff_multiplier: float = 1.5,
         reset_backoff_threshold: DurationLike = timedelta(hours=1),
         jitter_factor: float = 0.1,
+        *,
+        same_record_limit: int | None = SAME_RECORD_LIMIT,
     ) -> ExponentialDelayRestart:
         return ExponentialDelayRestart(
             initial=initial_backoff,
@@ -173,6 +205,7 @@ class RestartStrategies:
             max=max_backoff,
             reset_after=reset_backoff_threshold,
             jitter=jitter_factor,
+            same_record_limit=same_record_limit,
         )
 
 
@@ -232,6 +265,16 @@ def _duration(setting: str, value: DurationLike, least: int = 0) -> timedelta:
 def _check_count(setting: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigurationError(f"{setting} is {value!r}; wanted a whole number, {least} or more.")
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None:
+        _check_count("same_record_limit", limit, least=1)
+
+
+def _limit_text(strategy: RestartStrategy) -> str:
+    limit = strategy.same_record_limit
+    return "" if limit is None else f"; none after {limit} attempts in a row that fail on the same record"
 
 
 def _text(value: DurationLike) -> str:

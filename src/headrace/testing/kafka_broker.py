@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from headrace.connectors.kafka.client import kafka
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, retry
 from headrace.runtime.spark.java import find_java
 from headrace.testing.maven import fetch
 from headrace.testing.ports import free_ports
@@ -71,6 +71,8 @@ _SETTINGS = {
 
 class BrokerError(HeadraceError):
     """The broker did not do what was asked; the message has the end of its log."""
+
+    recovery = retry("a broker of a test; no job raises it")
 
 
 class KafkaBroker:

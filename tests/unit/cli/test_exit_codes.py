@@ -13,9 +13,13 @@ from headrace.errors import (
     DuplicateUidError,
     FencedError,
     HeadraceError,
+    JobCanceledError,
+    JobControlError,
     JobFailedError,
     JobOwnedError,
     MissingDependencyError,
+    OutputLostError,
+    PoisonRecordError,
     StorageError,
     UserFunctionError,
 )
@@ -26,25 +30,41 @@ def a_user_error() -> UserFunctionError:
     return UserFunctionError("it failed", operator="o", uid="u", record="1", location="job.py:3", cause="ValueError: x")
 
 
+def name_of(value: object) -> str:
+    return type(value).__name__
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ConfigurationError("a setting"), PreflightError("the job cannot start"), JavaNotFoundError("no Java")),
+        *(MissingDependencyError("a package"), DuplicateUidError("two operators")),
+        *(DamagedCheckpointError("a file is short"), OutputLostError("a prepared file is gone")),
+    ],
+    ids=name_of,
+)
+def test_what_no_attempt_can_heal_is_a_refusal_until_a_record_was_processed(error: HeadraceError) -> None:
+    assert exit_code_of(error, ever_ran=False) is ExitCode.REFUSED
+    assert exit_code_of(error, ever_ran=True) is ExitCode.FAILED
+
+
+@pytest.mark.parametrize("ever_ran", [True, False])
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (JobFailedError("no more restarts"), 1),
         (a_user_error(), 1),
+        (PoisonRecordError.after(3, a_user_error(), "job"), 1),
         (InsufficientSlotsError("none came free", needed=4, total=2), 1),
-        (ConfigurationError("a setting"), 3),
-        (PreflightError("the job cannot start"), 3),
-        (JavaNotFoundError("no Java"), 3),
-        (MissingDependencyError("a package"), 3),
-        (DuplicateUidError("two operators"), 3),
-        (DamagedCheckpointError("a file is short"), 3),
         (JobOwnedError("run by another"), 4),
         (FencedError("taken over"), 4),
+        (JobControlError("no such job"), 5),
+        (JobCanceledError("cancelled"), 6),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, HeadraceError) else str(value),
+    ids=name_of,
 )
-def test_each_kind_of_error_has_its_code(error: HeadraceError, code: int) -> None:
-    assert exit_code_of(error, ever_ran=True) == code
+def test_each_other_kind_of_error_has_its_code(error: HeadraceError, code: int, ever_ran: bool) -> None:
+    assert exit_code_of(error, ever_ran=ever_ran) == code
 
 
 def test_storage_that_fails_before_the_first_record_refuses_the_start_and_later_fails_the_job() -> None:

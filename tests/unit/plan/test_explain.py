@@ -66,7 +66,7 @@ Checkpoints  every 1000 ms, exactly-once, aligned; the last 1 kept, deleted when
 Storage      file:///checkpoints, survives the loss of a task and of this process; of this machine only if \
 /checkpoints is on a file system that outlives it
 Backend      RocksDB, incremental checkpoints
-Restart      fixed delay: 60 restarts, each after 10 s
+Restart      fixed delay: 60 restarts, each after 10 s; none after 3 attempts in a row that fail on the same record
 Guarantee    exactly-once end to end
              beads → out: exactly-once: sink "out" commits in two phases with the checkpoint
 """

@@ -78,7 +78,9 @@ def test_without_a_choice_checkpoints_decide() -> None:
 def test_delays_are_the_same_in_whatever_form_they_are_given(delay: Any) -> None:
     strategy = RestartStrategies.fixed_delay_restart(60, delay)
     assert strategy == FixedDelayRestart(60, 10_000)
-    assert strategy.describe() == "fixed delay: 60 restarts, each after 10 s"
+    assert strategy.describe() == (
+        "fixed delay: 60 restarts, each after 10 s; none after 3 attempts in a row that fail on the same record"
+    )
 
 
 def test_flinks_names_make_the_same_strategies() -> None:

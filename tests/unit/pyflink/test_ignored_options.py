@@ -15,7 +15,7 @@ from headrace.connectors.source import Boundedness
 from headrace.datastream import ignored as ignored_options
 from headrace.errors import JobDefinitionError
 from headrace.pyflink import HeadraceIgnoredOption
-from headrace.pyflink.common import Configuration, Encoder, Time, Types, WatermarkStrategy
+from headrace.pyflink.common import Configuration, Encoder, RestartStrategies, Time, Types, WatermarkStrategy
 from headrace.pyflink.datastream import (
     CheckpointingMode,
     EmbeddedRocksDBStateBackend,
@@ -110,6 +110,29 @@ def test_a_configured_number_of_tolerable_failures_is_kept() -> None:
     config.set_integer("execution.checkpointing.tolerable-failed-checkpoints", 7)
     env = StreamExecutionEnvironment.get_execution_environment(config)
     assert env.get_checkpoint_config().get_tolerable_checkpoint_failure_number() == 7
+
+
+def test_a_record_that_keeps_failing_is_retried_as_in_flink_unless_a_limit_is_set() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.enable_checkpointing(1_000)
+    env.from_collection([1]).print()
+    assert env.build("job")[1].restart.same_record_limit is None
+    chosen = (
+        RestartStrategies.fixed_delay_restart(3, 1),
+        RestartStrategies.failure_rate_restart(3, 1, 1),
+        RestartStrategies.exponential_delay_restart(),
+    )
+    assert [strategy.same_record_limit for strategy in chosen] == [None] * 3
+
+    config = Configuration()
+    config.set_string("restart-strategy.type", "fixed-delay")
+    env = StreamExecutionEnvironment.get_execution_environment(config)
+    assert env.get_restart_strategy().same_record_limit is None
+    config.set_integer("restart-strategy.same-record-limit", 4)
+    env = StreamExecutionEnvironment.get_execution_environment(config)
+    assert env.get_restart_strategy().same_record_limit == 4
+    env.configure(Configuration({"restart-strategy.same-record-limit": "0"}))
+    assert env.get_restart_strategy().same_record_limit is None
 
 
 def test_flinks_configuration_keys_choose_backend_and_restart_strategy() -> None:

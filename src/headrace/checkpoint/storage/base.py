@@ -17,7 +17,14 @@ from urllib.parse import urlsplit
 
 from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.storage.paths import check_path
-from headrace.errors import CheckpointError, CheckpointFailure, ConfigurationError, DamagedCheckpointError, StorageError
+from headrace.errors import (
+    CheckpointError,
+    CheckpointFailure,
+    ConfigurationError,
+    DamagedCheckpointError,
+    StorageError,
+    retry,
+)
 
 INLINE_THRESHOLD = 20 * 1024
 """Files up to this size travel inside `_metadata`: a small file costs more to open than to carry."""
@@ -26,13 +33,19 @@ INLINE_THRESHOLD = 20 * 1024
 class AlreadyExistsError(StorageError, FileExistsError):
     """Somebody else created that path first. What is there is whole and was not touched."""
 
+    recovery = retry("the next attempt has another number, and its own paths")
+
 
 class DurabilityUnknownError(StorageError):
     """The file is visible but may not survive a power loss. Count on neither; keep what it names."""
 
+    recovery = retry("storage may answer again")
+
 
 class StateTooLargeError(CheckpointError):
     """One state passes what the storage takes. The checkpoint fails, the job goes on."""
+
+    recovery = retry("the state may shrink; the job goes on meanwhile")
 
     def __init__(self, name: str, size: int, limit: int, checkpoint_id: int = 0) -> None:
         super().__init__(
@@ -159,6 +172,8 @@ class CheckpointStorage(ABC):
 
 class MissingFileError(StorageError, FileNotFoundError):
     """There is no such file in checkpoint storage."""
+
+    recovery = retry("storage may be away; a file that a checkpoint needs is a `DamagedCheckpointError`")
 
 
 def check_contents(file: StateFile, size: int, sha256: str, where: str) -> None:

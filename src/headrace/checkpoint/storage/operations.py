@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.checkpoint.storage.base import MissingFileError
-from headrace.errors import ConfigurationError, StorageError
+from headrace.errors import ConfigurationError, StorageError, retry
 
 T = TypeVar("T")
 
@@ -26,6 +26,8 @@ _REFUSALS = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionE
 
 class StorageTimeoutError(StorageError, TimeoutError):
     """The store did not answer in time. What was asked for may or may not have happened."""
+
+    recovery = retry("storage may answer again")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from headrace.errors import StorageError
+from headrace.errors import StorageError, permanent
 
 _CHECKPOINT_PREFIX = re.compile(r"(?:(?P<home>.+)/)?chk-(?P<checkpoint>\d{1,18})/attempt-(?P<attempt>\d{1,18})")
 _SHARED = re.compile(
@@ -29,6 +29,8 @@ PACK = ".pack"
 
 class UnsafePathError(StorageError):
     """A path that leaves the storage root, or something that is no plain file where one should be."""
+
+    recovery = permanent("the path stays what it is")
 
 
 def check_path(path: str) -> str:

@@ -8,19 +8,25 @@ KafkaRefusedError       (RecordError)          brokers refuse a record, now and 
 
 from __future__ import annotations
 
-from headrace.errors import ConfigurationError, DataLossError, HeadraceError, RecordError
+from headrace.errors import ConfigurationError, DataLossError, HeadraceError, RecordError, permanent, retry
 
 
 class KafkaUnavailableError(HeadraceError):
     """Brokers could not be reached or did not answer in time. Nothing is lost; a later attempt may succeed."""
 
+    recovery = retry("brokers may answer again")
+
 
 class KafkaTopicError(ConfigurationError):
     """A topic does not exist, or is not as the job needs it."""
 
+    recovery = permanent("nobody creates a topic between two attempts, and a new one has other offsets")
+
 
 class KafkaDataLossError(DataLossError):
     """Records between a saved position and what the topic still has are gone. The job is not restarted."""
+
+    recovery = permanent("every attempt would find the same gap")
 
     def __init__(self, message: str, *, topic: str, partition: int, wanted: int, first: int, end: int) -> None:
         super().__init__(message, topic=topic, partition=partition, wanted=wanted, first=first, end=end)
@@ -36,6 +42,8 @@ class KafkaDataLossError(DataLossError):
 
 class KafkaRefusedError(RecordError):
     """Brokers do not take a record, and sending it again cannot help: it is too large for its topic, say."""
+
+    recovery = permanent("brokers refuse the record whenever it is sent again")
 
     def __init__(self, message: str, *, topic: str, key: bytes | None, reason: str) -> None:
         super().__init__(message)

@@ -21,6 +21,7 @@ from headrace.connectors.kafka.errors import KafkaDataLossError, KafkaTopicError
 from headrace.connectors.kafka.offsets import Partition
 from headrace.connectors.kafka.settings import KafkaSettings
 from headrace.connectors.metrics import Counter
+from headrace.errors import retry
 
 log = logging.getLogger(__name__)
 
@@ -216,10 +217,12 @@ class Fetcher:
         kinds = self._library.KafkaError
         text = self._settings.redact(str(error))
         if error.code() in (kinds.UNKNOWN_TOPIC_OR_PART, kinds._UNKNOWN_TOPIC, kinds._UNKNOWN_PARTITION):
-            raise KafkaTopicError(
+            gone = KafkaTopicError(
                 f"Topic {message.topic()}, partition {message.partition()}, is gone while the job reads it: {text}. "
                 "Was the topic deleted? Saved offsets mean nothing in one that is made anew."
             )
+            gone.recovery = retry("brokers that restart say so too; the next attempt finds out whether it is gone")
+            raise gone
         waits = (kinds._TRANSPORT, kinds._ALL_BROKERS_DOWN, kinds._TIMED_OUT, kinds._RESOLVE, kinds._MAX_POLL_EXCEEDED)
         if error.fatal() or not (error.retriable() or error.code() in waits):
             raise KafkaUnavailableError(f"Reading from Kafka at {self._settings.bootstrap_servers} failed: {text}.")

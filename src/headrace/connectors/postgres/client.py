@@ -16,6 +16,7 @@ from headrace.errors import (
     ConfigurationError,
     HeadraceError,
     MissingDependencyError,
+    retry,
 )
 
 HIDDEN = "***"
@@ -38,6 +39,8 @@ _IN_WORDS = re.compile(r"\b(?P<name>(?:ssl)?password)\s*=\s*(?P<secret>'(?:[^'\\
 
 class PostgresUnavailableError(HeadraceError, ConnectionError):
     """The server cannot be reached, or refused what the sink needs; the message says what to look at."""
+
+    recovery = retry("the server may answer again")
 
 
 class PostgresLibrary:

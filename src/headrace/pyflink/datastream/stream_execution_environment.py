@@ -23,7 +23,8 @@ __all__ = ["RuntimeExecutionMode", "StreamExecutionEnvironment"]
 class StreamExecutionEnvironment(environment.StreamExecutionEnvironment):
     """Headrace's own with PyFlink's defaults, and with the calls of PyFlink's that do nothing here.
 
-    As in Flink, the first checkpoint that fails fails the job, unless the program or the configuration says otherwise.
+    As in Flink, the first checkpoint that fails fails the job, and a record that keeps failing is retried as often as
+    any other failure, unless the program or the configuration says otherwise.
     """
 
     _default_local_parallelism: ClassVar[int] = os.cpu_count() or 1
@@ -36,6 +37,8 @@ class StreamExecutionEnvironment(environment.StreamExecutionEnvironment):
         told = [Configuration.from_environment(), *([] if configuration is None else [configuration])]
         if not any(given.contains(options.CHECKPOINT_TOLERABLE_FAILURES) for given in told):
             self._choices.checkpoint(tolerable_failures=0)
+        if not any(given.contains(options.SAME_RECORD_LIMIT) for given in told):
+            self._choices.set_same_record_limit(None)
 
     @staticmethod
     def get_execution_environment(

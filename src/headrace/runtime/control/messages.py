@@ -11,6 +11,7 @@ from headrace.checkpoint.handles import (
     RestoredBytes,
     TaskSnapshot,
 )
+from headrace.errors import Recovery
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -97,6 +98,13 @@ class Failed(Message, frozen=True):
     cause: str = ""
     facts: dict[str, str | int] | None = None
     """Of a `DataLossError`, which the driver rebuilds with its own type; None for any other error."""
+    kinds: tuple[str, ...] = ()
+    """Of an error of the Headrace tree: the names of its classes, its own first. The driver may not know the first."""
+    recovery: Recovery | None = None
+    """Whether another attempt can help, as the error itself says; None for an exception of another kind."""
+    exception: str = ""
+    """The class of what user code raised."""
+    blames_record: bool = False
 
 
 class ResultsHello(Message, frozen=True):

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
-from headrace.errors import DataLossError, HeadraceError, RestoreError, StateConflictError, UserFunctionError
+from headrace.errors import DataLossError, HeadraceError, JobDefinitionError, UserFunctionError, retry
 from headrace.runtime.control import messages as msg
 from headrace.runtime.coordinator.savepoints import SavepointOrder
+
+E = TypeVar("E", bound=HeadraceError)
 
 
 class TaskDiedError(HeadraceError):
     """A task's process ended without a word: killed, out of memory, or its host is gone."""
+
+    recovery = retry("the next attempt gets another process, perhaps on another host")
 
 
 class End(Enum):
@@ -84,30 +89,46 @@ class SourcePositions:
 
 
 def error_of(message: msg.Failed, *, restoring: bool) -> HeadraceError:
-    """The error that a task told of. `restoring`: no task has begun, so state that does not fit will never fit."""
-    if restoring and message.error in _REFUSALS:
-        return _REFUSALS[message.error](message.message)
+    """The error that a task reported, with its own type where the driver knows it, and with its own recovery.
+
+    `restoring`: no task has begun. What is then permanent refuses the start and keeps its type. Later, a program that
+    is wrong shows in one of its functions: the error then carries that function and its record.
+    """
     if message.facts is not None:
         return _loss_of(message.error, message.message, message.facts)
-    if message.operator:
-        return UserFunctionError(
+    kind = _kind_of(message.kinds)
+    is_permanent = message.recovery is not None and not message.recovery.retryable
+    error: HeadraceError
+    if kind is not None and (
+        not message.operator or (is_permanent and (restoring or not issubclass(kind, JobDefinitionError)))
+    ):
+        error = kind(message.message)
+    elif message.operator:
+        error = UserFunctionError(
             message.message,
             operator=message.operator,
             uid=message.uid,
             record=message.record,
             location=message.location,
             cause=message.cause,
+            exception=message.exception,
+            blames_record=message.blames_record,
         )
-    return TaskDiedError(message.message)
+    else:
+        error = TaskDiedError(message.message)
+    if message.recovery is not None:
+        error.recovery = message.recovery
+    return error
 
 
-_REFUSALS: dict[str, type[HeadraceError]] = {
-    "RestoreError": RestoreError,
-    "DamagedCheckpointError": RestoreError,
-    "UnsupportedFormatError": RestoreError,
-    "StateConflictError": StateConflictError,
-}
-"""What trying again cannot help with, by the name that the task gave."""
+def _kind_of(names: tuple[str, ...]) -> type[HeadraceError] | None:
+    """The first of the classes that this process knows and that takes a message alone."""
+    known = {kind.__name__: kind for kind in _kinds_of(HeadraceError)}
+    for name in names:
+        kind = known.get(name)
+        if kind is not None and not any("__init__" in vars(c) for c in kind.__mro__ if issubclass(c, HeadraceError)):
+            return kind
+    return None
 
 
 def _loss_of(name: str, text: str, facts: dict[str, str | int]) -> DataLossError:
@@ -120,7 +141,7 @@ def _loss_of(name: str, text: str, facts: dict[str, str | int]) -> DataLossError
         return DataLossError(text, **facts)
 
 
-def _kinds_of(error: type[DataLossError]) -> Iterator[type[DataLossError]]:
+def _kinds_of(error: type[E]) -> Iterator[type[E]]:
     yield error
     for kind in error.__subclasses__():
         yield from _kinds_of(kind)

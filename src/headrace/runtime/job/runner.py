@@ -22,17 +22,12 @@ from headrace.errors import (
     CommitFailedError,
     CommitOutcomeUnknownError,
     ConfigurationError,
-    DataLossError,
     FencedError,
     HeadraceError,
     JobCanceledError,
-    JobDefinitionError,
     JobFailedError,
     JobOwnedError,
-    OutputLostError,
-    RestoreError,
     StorageError,
-    UserFunctionError,
 )
 from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
@@ -57,6 +52,7 @@ from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.printer import STDOUT
 from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
+from headrace.runtime.job.restarts import Restarts
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
@@ -66,12 +62,6 @@ from headrace.runtime.task.local_directory import remove_abandoned
 
 LEASE_RENEWAL_S = 2.0
 LOOK_EVERY_S = 0.2
-
-_NO_RESTART = (
-    *(ConfigurationError, JobDefinitionError, RestoreError),
-    *(FencedError, JobOwnedError, OutputLostError, DataLossError),
-)
-"""Trying again cannot help."""
 
 
 class JobRun:
@@ -266,7 +256,8 @@ class JobRun:
 
     def _attempts(self, handle: SparkHandle) -> None:
         run = self._directory.open_run()
-        session = self._settings.restart.session()
+        checkpointed = self._settings.checkpointing.enabled or self._settings.batch
+        restarts = Restarts(self._settings.restart, self._settings.name, replays=checkpointed)
         positions: SourcePositions | None = None
         started = False
         while True:
@@ -284,8 +275,10 @@ class JobRun:
             started = True
             order = self._orders.stopped
             self._orders.end_attempt("the job failed before it was complete")
-            if order is not None and outcome.end is not End.FINISHED and not isinstance(outcome.error, _NO_RESTART):
-                outcome = self._finish_stop(handle, order, outcome, session)
+            # Whose job it is no more must not commit; any other error leaves a complete savepoint to be finished.
+            is_owner = not isinstance(outcome.error, FencedError | JobOwnedError)
+            if order is not None and outcome.end is not End.FINISHED and is_owner:
+                outcome = self._finish_stop(handle, order, outcome, restarts)
             match outcome.end:
                 case End.FINISHED:
                     self._end_run("FINISHED", JobStatus.FINISHED)
@@ -300,7 +293,7 @@ class JobRun:
                     self.board.update(status=JobStatus.SUSPENDED)
                     return
                 case End.FAILED:
-                    self._decide(outcome, session)
+                    self._decide(outcome, restarts)
             if self._command is not None:
                 continue_with = self._command
                 if continue_with == "cancel":
@@ -308,29 +301,19 @@ class JobRun:
                 else:
                     self.board.update(status=JobStatus.SUSPENDED)
                 return
-            if attempt is not None and not (self._settings.checkpointing.enabled or self._settings.batch):
+            if attempt is not None and not checkpointed:
                 positions = attempt.positions()
 
-    def _decide(self, outcome: Outcome, session: Any) -> None:
-        """Wait for the next attempt, or give up."""
+    def _decide(self, outcome: Outcome, restarts: Restarts) -> None:
+        """Wait for the next attempt, or raise what ends the job."""
         error = outcome.error
         assert error is not None
         self.board.event("failure", error=type(error).__name__, message=str(error))
-        if isinstance(error, _NO_RESTART):
-            raise error
-        delay_ms = session.on_failure(self._clocks.steady_ms())
-        if delay_ms is None:
-            self._raise_final(error)
+        completed = self.board.report.checkpoints_completed
+        delay_ms = restarts.delay_ms(error, checkpoints=completed, now_ms=self._clocks.steady_ms())
         self.board.update(status=JobStatus.RESTARTING, restarts=self.board.report.restarts + 1)
         self.board.event("restarting", delay_ms=delay_ms)
         self._wanted.wait(delay_ms / 1_000)
-
-    def _raise_final(self, error: HeadraceError) -> None:
-        if isinstance(error, UserFunctionError):
-            raise error
-        raise JobFailedError(
-            f'Job "{self._settings.name}" failed and is not restarted ({self._settings.restart.describe()}): {error}'
-        ) from error
 
     def _attempt(
         self, handle: SparkHandle, run: int, positions: SourcePositions | None, *, first: bool
@@ -428,7 +411,7 @@ class JobRun:
             outside if owner is not None and (owner.job_id, owner.storage) == (self.job_id, storage.location) else None
         )
 
-    def _finish_stop(self, handle: SparkHandle, order: SavepointOrder, outcome: Outcome, session: Any) -> Outcome:
+    def _finish_stop(self, handle: SparkHandle, order: SavepointOrder, outcome: Outcome, restarts: Restarts) -> Outcome:
         """The savepoint that stops the job is complete, but the attempt ended before all its output was committed.
 
         To go back to an older checkpoint would write that output twice, and to stop without it would lose it: so
@@ -440,10 +423,10 @@ class JobRun:
             try:
                 self._commit_stopped(handle, order)
                 return Outcome(End.FINISHED)
-            except _NO_RESTART:
-                raise
             except HeadraceError as error:
-                delay_ms = session.on_failure(self._clocks.steady_ms()) if self._command is None else None
+                if not error.retryable:
+                    raise
+                delay_ms = restarts.strategy_delay_ms(self._clocks.steady_ms()) if self._command is None else None
                 if delay_ms is None:
                     raise JobFailedError(
                         f'Job "{self._settings.name}" stopped with savepoint {order.location}, but not all of its '

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.errors import ConfigurationError, HeadraceError, JobControlError, SavepointError, StorageError
+from headrace.errors import ConfigurationError, HeadraceError, JobControlError, SavepointError, StorageError, permanent
 from headrace.runtime.control.wire import Connection, ConnectionLost
 from headrace.runtime.coordinator.savepoints import Savepoint
 from headrace.runtime.job.observers import state_directory
@@ -46,6 +46,8 @@ _ERRORS: dict[str, type[HeadraceError]] = {
 
 class AmbiguousJobError(JobControlError):
     """Several running jobs may be meant."""
+
+    recovery = permanent("a command raises it, never an attempt")
 
 
 class _Gone(Exception):

@@ -15,7 +15,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, retry
 from headrace.runtime.spark.taskcontext import task_attempt_number
 
 WritePart = Callable[[int, Iterator["pa.RecordBatch"]], Iterator[bytes]]
@@ -28,6 +28,8 @@ _AFTER_TRACE = ("\n SQLSTATE:", "\n\nJVM stacktrace:", "\n\tat ", "\nDriver stac
 
 class SparkQueryError(HeadraceError):
     """A query of the user's DataFrame failed. The message is the query's own."""
+
+    recovery = retry("what the query reads or calls may answer again")
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)

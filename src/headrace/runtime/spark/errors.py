@@ -15,11 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.errors import ConfigurationError, HeadraceError, permanent, retry
 
 
 class JavaNotFoundError(ConfigurationError):
     """No Java 17 or newer was found. Install one; the message names both ways."""
+
+    recovery = permanent("nobody installs Java between two attempts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class SettingMismatch:
 class SparkSettingsError(ConfigurationError):
     """A session brought by the user lacks settings. Add them where that session is built, then start again."""
 
+    recovery = permanent("the settings of a Spark session do not change")
+
     def __init__(self, mismatches: Sequence[SettingMismatch]) -> None:
         self.mismatches = tuple(mismatches)
         lines = "\n".join(f"  {mismatch}" for mismatch in self.mismatches)
@@ -53,13 +57,19 @@ class SparkSettingsError(ConfigurationError):
 class PreflightError(ConfigurationError):
     """Start-up checks failed and nothing was started. The same text comes from `headrace doctor`."""
 
+    recovery = permanent("each attempt has the same settings and the same Spark application")
+
 
 class UnsupportedSparkError(ConfigurationError):
     """This kind or version of Spark cannot run pipelined stages. The message names those that can."""
 
+    recovery = permanent("the Spark application stays of that kind and version")
+
 
 class InsufficientSlotsError(HeadraceError):
     """Spark did not have enough free task slots within the wait. Nothing ran: it may be tried again freely."""
+
+    recovery = retry("slots may become free")
 
     def __init__(self, message: str, *, needed: int, total: int) -> None:
         super().__init__(message)
@@ -73,6 +83,8 @@ class SparkJobError(HeadraceError):
     When one task fails its neighbours report closed connections, and Spark shows whichever came first; so a cause
     that came over the control plane is always the better one.
     """
+
+    recovery = retry("the next attempt is another Spark job")
 
     def __init__(self, message: str, detail: str) -> None:
         super().__init__(message)

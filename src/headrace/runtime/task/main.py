@@ -24,7 +24,7 @@ from headrace.checkpoint.local_copies import LocalCopies
 from headrace.checkpoint.local_files import LocalFirstFileStore
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.checkpoint.storage.paths import WriterScope
-from headrace.errors import DataLossError, FencedError, HeadraceError, UserFunctionError
+from headrace.errors import DataLossError, FencedError, HeadraceError, Recovery, UserFunctionError, retry
 from headrace.operators.base import Attention, OperatorContext, Restored
 from headrace.operators.collect import Collected as CollectedRecords
 from headrace.plan.graph import Edge, Node
@@ -459,10 +459,33 @@ def _failure_message(error: BaseException, level: int, slot: int) -> messages.Fa
             error.location,
             error.cause,
             _facts_of(own),
+            kinds=() if own is error else _kinds_of(own),
+            recovery=_recovery_of(error),
+            exception=error.exception,
+            blames_record=error.blames_record,
         )
     cause = "".join(traceback.format_exception(error))
     text = f"Task {level}.{slot}: {type(error).__name__}: {error}"
-    return messages.Failed(type(error).__name__, text, cause=cause, facts=_facts_of(error))
+    return messages.Failed(
+        type(error).__name__,
+        text,
+        cause=cause,
+        facts=_facts_of(error),
+        kinds=_kinds_of(error),
+        recovery=_recovery_of(error),
+    )
+
+
+def _kinds_of(error: BaseException) -> tuple[str, ...]:
+    return tuple(kind.__name__ for kind in type(error).__mro__ if issubclass(kind, HeadraceError))
+
+
+def _recovery_of(error: BaseException) -> Recovery | None:
+    if not isinstance(error, HeadraceError):
+        return None
+    if isinstance(error, FencedError) or isinstance(error.__cause__, FencedError):
+        return retry("it is the task that was fenced; the driver checks that it owns the job before its next attempt")
+    return error.recovery
 
 
 def _facts_of(error: BaseException) -> dict[str, str | int] | None:

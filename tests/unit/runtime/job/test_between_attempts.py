@@ -25,6 +25,7 @@ from headrace.errors import (
     HeadraceError,
     JobFailedError,
     OutputLostError,
+    PoisonRecordError,
     StorageError,
     UserFunctionError,
 )
@@ -268,6 +269,56 @@ def test_what_must_never_restart_does_not_between_attempts_either(tmp_path: Path
         driver.go()
     assert caught.value is error
     assert driver.restarts == 1, "that of the task that died"
+
+
+def failed_on(record: str) -> Outcome:
+    return Outcome(
+        End.FAILED,
+        UserFunctionError(
+            f"it failed on {record}",
+            operator="books",
+            uid="books",
+            record=record,
+            location="job.py:3",
+            cause="",
+            exception="ValueError",
+            blames_record=True,
+        ),
+    )
+
+
+def test_a_record_that_fails_again_after_each_restore_ends_the_job_and_says_so(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, DIED, *[failed_on("7")] * 3)
+    with pytest.raises(PoisonRecordError, match=r"failed on the same record in 3 attempts in a row.*it failed on 7"):
+        driver.go()
+    assert driver.restarts == 3, "that of the task that died, and two for the record"
+
+
+def test_a_record_that_fails_until_a_service_answers_is_not_given_up_while_others_get_through(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, *[failed_on("7")] * 2, failed_on("8"), *[failed_on("7")] * 2, DONE)
+    driver.go()
+    assert driver.run.board.report.status is JobStatus.FINISHED
+
+
+def test_a_strategy_without_a_limit_retries_the_same_record_as_often_as_anything_else(tmp_path: Path) -> None:
+    restart = RestartStrategies.fixed_delay_restart(60, 0, same_record_limit=None)
+    driver = Driver(tmp_path, *[failed_on("7")] * 10, DONE, restart=restart)
+    driver.go()
+    assert driver.restarts == 10
+
+
+def test_without_checkpoints_a_record_is_not_read_again_so_the_same_text_is_another_record(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, *[failed_on("7")] * 10, DONE, checkpoints=False)
+    driver.go()
+    assert driver.restarts == 10
+
+
+def test_a_permanent_error_of_a_task_ends_the_job_at_once(tmp_path: Path) -> None:
+    error = OutputLostError("a prepared file is gone")
+    driver = Driver(tmp_path, Outcome(End.FAILED, error))
+    with pytest.raises(OutputLostError):
+        driver.go()
+    assert driver.restarts == 0
 
 
 def test_without_checkpoints_sources_stand_where_they_were_after_trouble_between_attempts(tmp_path: Path) -> None:

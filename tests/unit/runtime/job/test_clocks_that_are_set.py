@@ -28,6 +28,7 @@ from headrace.runtime.coordinator.outcomes import End, Outcome, TaskDiedError
 from headrace.runtime.coordinator.savepoints import SavepointOrders
 from headrace.runtime.job.attempt import Attempt
 from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.restarts import Restarts
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.runner import JobRun
 from headrace.runtime.job.status import StatusBoard, StatusReport
@@ -263,13 +264,13 @@ def test_failures_are_counted_by_the_time_that_passed_between_them(
     tmp_path: Path, machine: Machine, hours: int
 ) -> None:
     run = start(tmp_path, machine)
-    session = run._settings.restart.session()
+    restarts = Restarts(run._settings.restart, "job", replays=True)
     failure = Outcome(End.FAILED, TaskDiedError("killed"))
-    run._decide(failure, session)
+    run._decide(failure, restarts)
     machine.wall_ms += hours * HOUR
     machine.passes(60_001)
-    run._decide(failure, session)
+    run._decide(failure, restarts)
     machine.wall_ms += hours * HOUR
     machine.passes(60_000)
     with pytest.raises(JobFailedError, match="is not restarted"):
-        run._decide(failure, session)
+        run._decide(failure, restarts)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.errors import RestoreError, SavepointError, StateConflictError, UserFunctionError
-from headrace.runtime.control.messages import Failed
-from headrace.runtime.coordinator.outcomes import TaskDiedError, error_of
+from headrace.errors import SavepointError
 from headrace.runtime.coordinator.savepoints import Savepoint, SavepointOrder, SavepointOrders
 
 DONE = Savepoint("file:///kept", 7, 10, 100)
@@ -52,15 +50,3 @@ def test_the_end_of_the_job_answers_everybody_and_names_a_savepoint_that_is_ther
     assert not orders.add(late)
     with pytest.raises(SavepointError, match="The job has ended"):
         late.answer.result(0)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("StateConflictError", StateConflictError), ("DamagedCheckpointError", RestoreError)]
-)
-def test_state_that_does_not_fit_is_a_refusal_before_the_first_record_and_a_failure_later(
-    name: str, kind: type[Exception]
-) -> None:
-    message = Failed(name, "State x does not fit", operator="books", uid="books")
-    assert isinstance(error_of(message, restoring=True), kind)
-    assert isinstance(error_of(message, restoring=False), UserFunctionError)
-    assert isinstance(error_of(Failed("OSError", "gone"), restoring=True), TaskDiedError)
