@@ -143,7 +143,8 @@ def test_exponential_delay_grows_to_its_limit_while_failures_follow_each_other(
     ledger = Ledger(length=300).holding_for(faults)
     sink = LedgerSink(bench.directory / "out")
     env = bench.env(interval=50)
-    env.set_restart_strategy(RestartStrategies.exponential_delay_restart(20, 80, 2.0, 3_600_000, 0.0))
+    strategy = RestartStrategies.exponential_delay_restart(20, 80, 2.0, 3_600_000, 0.0, same_record_limit=None)
+    env.set_restart_strategy(strategy)
     saboteur = saboteurs.Saboteur(saboteurs.raise_an_error, at_key_3, marks)
     sabotaged(env, ledger, saboteur).sink_to(sink).uid("sink")
 

@@ -52,7 +52,7 @@ from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.printer import STDOUT
 from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
-from headrace.runtime.job.restarts import Restarts
+from headrace.runtime.job.restarts import Positions, Restarts, positions_of
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
@@ -309,11 +309,17 @@ class JobRun:
         error = outcome.error
         assert error is not None
         self.board.event("failure", error=type(error).__name__, message=str(error))
-        completed = self.board.report.checkpoints_completed
-        delay_ms = restarts.delay_ms(error, checkpoints=completed, now_ms=self._clocks.steady_ms())
+        delay_ms = restarts.delay_ms(error, positions=self._positions, now_ms=self._clocks.steady_ms())
         self.board.update(status=JobStatus.RESTARTING, restarts=self.board.report.restarts + 1)
         self.board.event("restarting", delay_ms=delay_ms)
         self._wanted.wait(delay_ms / 1_000)
+
+    def _positions(self) -> Positions:
+        """Where sources stand in the newest checkpoint; nothing if storage does not say."""
+        with contextlib.suppress(HeadraceError):
+            newest = self._directory.newest()
+            return positions_of(None if newest is None else self._directory.load(newest))
+        return frozenset()
 
     def _attempt(
         self, handle: SparkHandle, run: int, positions: SourcePositions | None, *, first: bool

@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace import FailureRateRestart, StreamExecutionEnvironment, WatermarkStrategy
+from headrace import ExponentialDelayRestart, FailureRateRestart, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.checkpoint.handles import TaskSnapshot
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.clocks import Clocks
 from headrace.connectors.source import EnumeratorContext, ReaderContext, Source, SourceReader, SplitEnumerator
 from headrace.errors import JobFailedError
+from headrace.plan.restart import RestartStrategy
 from headrace.runtime.control import messages as msg
 from headrace.runtime.control.server import TaskKey, TaskSaid
 from headrace.runtime.coordinator.outcomes import End, Outcome, TaskDiedError
@@ -250,11 +251,12 @@ def test_sources_look_for_splits_when_it_is_time_and_not_before(job: Job, machin
     assert job.source.enumerator.looked == 1
 
 
-def start(home: Path, machine: Machine) -> JobRun:
+def start(home: Path, machine: Machine, restart: RestartStrategy | None = None) -> JobRun:
     env = StreamExecutionEnvironment.get_execution_environment()
     env.enable_checkpointing(INTERVAL)
     env.get_checkpoint_config().set_checkpoint_storage(str(home))
-    env.set_restart_strategy(FailureRateRestart(max_failures=1, interval=timedelta(minutes=1), delay=timedelta(0)))
+    rate = FailureRateRestart(max_failures=1, interval=timedelta(minutes=1), delay=timedelta(0))
+    env.set_restart_strategy(rate if restart is None else restart)
     env.from_collection([1]).print()
     return JobRun(*env.build("job"), None, machine.clocks)
 
@@ -274,3 +276,26 @@ def test_failures_are_counted_by_the_time_that_passed_between_them(
     machine.passes(60_000)
     with pytest.raises(JobFailedError, match="is not restarted"):
         run._decide(failure, restarts)
+
+
+@BACK_AND_FORWARD
+def test_delays_start_again_after_an_hour_of_health_and_not_before(
+    tmp_path: Path, machine: Machine, hours: int
+) -> None:
+    run = start(tmp_path, machine, ExponentialDelayRestart(initial=10, multiplier=2, max=80, jitter=0))
+    restarts = Restarts(run._settings.restart, "job", replays=True)
+    failure = Outcome(End.FAILED, TaskDiedError("killed"))
+    delays: list[int] = []
+    run.board.event_listeners.append(
+        lambda event: delays.append(event.detail["delay_ms"]) if event.kind == "restarting" else None
+    )
+
+    def fails_after(ms: int) -> None:
+        """The attempt after the last delay runs for so long, then fails."""
+        machine.wall_ms += hours * HOUR
+        machine.passes(ms + (delays[-1] if delays else 0))
+        run._decide(failure, restarts)
+
+    for ms in (0, 1_000, HOUR // 2, HOUR - 1, HOUR, HOUR - 1, 2 * HOUR):
+        fails_after(ms)
+    assert delays == [10, 20, 40, 80, 10, 20, 10]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from headrace.errors import (
@@ -15,7 +17,7 @@ from headrace.errors import (
 from headrace.operators.base import failure_in_driver
 from headrace.plan.restart import ExponentialDelayRestart, FailureRateRestart, FixedDelayRestart, RestartStrategy
 from headrace.runtime.coordinator.outcomes import TaskDiedError
-from headrace.runtime.job.restarts import Restarts
+from headrace.runtime.job.restarts import Positions, Restarts
 
 DIED = TaskDiedError("killed")
 HOUR = 3_600_000
@@ -38,12 +40,17 @@ def restarts(strategy: RestartStrategy | None = None, *, replays: bool = True) -
     return Restarts(strategy or FixedDelayRestart(1_000, 5), "books", replays=replays)
 
 
-def outcome(made: Restarts, *failures: tuple[HeadraceError, int]) -> list[int | str]:
-    """For each failure after that many checkpoints in all: the delay, or the error that ended the job."""
+def at(*offsets: int) -> Positions:
+    """A source with a split for each offset."""
+    return frozenset(("src", f"split {i} at {offset}".encode()) for i, offset in enumerate(offsets))
+
+
+def outcome(made: Restarts, *failures: tuple[HeadraceError, Positions]) -> list[int | str]:
+    """For each failure with what the newest checkpoint holds: the delay, or the error that ended the job."""
     found: list[int | str] = []
-    for error, checkpoints in failures:
+    for error, positions in failures:
         try:
-            found.append(made.delay_ms(error, checkpoints=checkpoints, now_ms=0))
+            found.append(made.delay_ms(error, positions=partial(frozenset, positions), now_ms=0))
         except HeadraceError as end:
             found.append(type(end).__name__)
     return found
@@ -51,9 +58,9 @@ def outcome(made: Restarts, *failures: tuple[HeadraceError, int]) -> list[int | 
 
 def test_the_third_failure_on_one_record_ends_the_job_and_says_so() -> None:
     made = restarts()
-    assert outcome(made, (bad(), 4), (bad(), 4)) == [5, 5]
+    assert outcome(made, (bad(), at(4)), (bad(), at(4))) == [5, 5]
     with pytest.raises(PoisonRecordError, match=r"same record in 3 attempts in a row.*it failed on 3") as caught:
-        made.delay_ms(bad(), checkpoints=4, now_ms=0)
+        made.delay_ms(bad(), positions=lambda: at(4), now_ms=0)
     error = caught.value
     assert (error.operator, error.uid, error.record, error.attempts) == ("picky", "picky", "3", 3)
     assert isinstance(error.__cause__, UserFunctionError)
@@ -66,24 +73,31 @@ def test_the_third_failure_on_one_record_ends_the_job_and_says_so() -> None:
     ids=["record", "operator", "line", "exception", "death"],
 )
 def test_another_failure_in_between_starts_the_count_again(other: HeadraceError) -> None:
-    failures = [(bad(), 0), (bad(), 0), (other, 0), (bad(), 0), (bad(), 0), (bad(), 0)]
+    failures = [(bad(), at()), (bad(), at()), (other, at()), (bad(), at()), (bad(), at()), (bad(), at())]
     assert outcome(restarts(), *failures) == [5, 5, 5, 5, 5, "PoisonRecordError"]
 
 
-def test_a_checkpoint_in_between_starts_the_count_again_as_it_may_lie_after_the_record() -> None:
-    assert outcome(restarts(), (bad(), 1), (bad(), 1), (bad(), 2), (bad(), 2), (bad(), 2)) == [
-        *(5, 5, 5, 5),
-        "PoisonRecordError",
-    ]
+def test_checkpoints_before_the_record_do_not_hide_that_it_is_the_same() -> None:
+    stuck = [(bad(), at(10, 4)), (bad(), at(20, 4)), (bad(), at(30, 4))]
+    assert outcome(restarts(), *stuck) == [5, 5, "PoisonRecordError"]
+
+
+def test_a_checkpoint_that_moved_every_split_on_lies_after_the_record_so_the_count_starts_again() -> None:
+    failures = [(bad(), at(10, 4)), (bad(), at(10, 4)), (bad(), at(20, 5)), (bad(), at(20, 5)), (bad(), at(20, 5))]
+    assert outcome(restarts(), *failures) == [5, 5, 5, 5, "PoisonRecordError"]
+
+
+def test_the_first_checkpoint_of_a_job_is_progress_too() -> None:
+    assert outcome(restarts(), (bad(), at()), (bad(), at()), (bad(), at(1)), (bad(), at(2))) == [5, 5, 5, 5]
 
 
 def test_a_job_without_checkpoints_does_not_read_a_record_twice_so_nothing_is_counted() -> None:
-    assert outcome(restarts(replays=False), *[(bad(), 0)] * 50) == [5] * 50
+    assert outcome(restarts(replays=False), *[(bad(), at())] * 50) == [5] * 50
 
 
 @pytest.mark.parametrize("limit", [1, 2, 10, None])
 def test_the_strategy_can_say_otherwise(limit: int | None) -> None:
-    failures = [(bad(), 0)] * 20
+    failures = [(bad(), at())] * 20
     expected = [5] * 20 if limit is None else [5] * (limit - 1) + ["PoisonRecordError"] * (21 - limit)
     assert outcome(restarts(FixedDelayRestart(1_000, 5, same_record_limit=limit)), *failures) == expected
 
@@ -97,20 +111,20 @@ def test_a_limit_that_makes_no_sense_is_refused(limit: int) -> None:
 
 def test_what_is_not_about_a_record_is_retried_as_often_as_the_strategy_says() -> None:
     outage = failure_in_driver("books", "out", "", "attempt_starts()", ZeroDivisionError("no"))
-    assert outcome(restarts(), *[(outage, 0)] * 30, *[(DIED, 0)] * 30) == [5] * 60
+    assert outcome(restarts(), *[(outage, at())] * 30, *[(DIED, at())] * 30) == [5] * 60
 
 
 def test_what_another_attempt_cannot_heal_ends_the_job_at_once_as_it_is() -> None:
     error = OutputLostError("a prepared file is gone")
     with pytest.raises(OutputLostError) as caught:
-        restarts().delay_ms(error, checkpoints=0, now_ms=0)
+        restarts().delay_ms(error, positions=frozenset, now_ms=0)
     assert caught.value is error
 
 
 def test_a_strategy_that_gives_up_first_shows_the_users_error_or_the_jobs() -> None:
     once = FixedDelayRestart(1, 5)
-    assert outcome(restarts(once), (bad(), 0), (bad(), 0)) == [5, "UserFunctionError"]
+    assert outcome(restarts(once), (bad(), at()), (bad(), at())) == [5, "UserFunctionError"]
     made = restarts(once)
-    made.delay_ms(DIED, checkpoints=0, now_ms=0)
+    made.delay_ms(DIED, positions=frozenset, now_ms=0)
     with pytest.raises(JobFailedError, match=r"not restarted.*killed"):
-        made.delay_ms(DIED, checkpoints=0, now_ms=0)
+        made.delay_ms(DIED, positions=frozenset, now_ms=0)
