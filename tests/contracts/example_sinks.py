@@ -42,7 +42,7 @@ class TableSink(TwoPhaseCommitSink[TableTransaction]):
 
     def begin(self) -> TableTransaction:
         self.count += 1
-        name = f"{self.context.uid}/{self.context.attempt}/{self.context.subtask}/{self.count}"
+        name = f"{self.context.uid}/{self.context.history}/{self.context.attempt}/{self.context.subtask}/{self.count}"
         self.table.open[name] = []
         return TableTransaction(name)
 
@@ -63,7 +63,8 @@ class TableSink(TwoPhaseCommitSink[TableTransaction]):
 
     def find_leftovers(self, job_id: str, uid: str, attempt: int) -> list[TableTransaction]:
         names = [name.split("/") for name in (*self.table.open, *self.table.prepared)]
-        return [TableTransaction("/".join(name)) for name in names if name[0] == uid and int(name[1]) < attempt]
+        own = [name for name in names if name[:2] == [uid, self.history]]
+        return [TableTransaction("/".join(name)) for name in own if int(name[2]) < attempt]
 
 
 class SqliteLogSink(WriteAheadSink):

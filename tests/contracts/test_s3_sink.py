@@ -46,7 +46,11 @@ class Bucket:
 
     def staged(self, start: str = "") -> list[str]:
         """What waits to be committed; uploads that nobody finished too."""
-        keys = [key for key in self.keys(start) if ".staging" in key.split("/") and not key.endswith(".committed")]
+        keys = [
+            key
+            for key in self.keys(start)
+            if ".staging" in key.split("/") and not key.endswith((".committed", ".owner"))
+        ]
         answer = self.client.list_multipart_uploads(Bucket=self.name, Prefix=start)
         return keys + [upload["Key"] for upload in answer.get("Uploads") or ()]
 

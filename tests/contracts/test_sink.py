@@ -62,7 +62,7 @@ def visible_files(folder: Path) -> list[Path]:
 def staged_files(folder: Path) -> list[str]:
     staging = folder / ".staging"
     files = (path for path in staging.rglob("*") if path.is_file()) if staging.exists() else ()
-    return sorted(path.name for path in files if path.suffix != ".committed")
+    return sorted(path.name for path in files if path.suffix not in (".committed", ".owner"))
 
 
 def files(

@@ -92,7 +92,9 @@ class Committer(ABC):
     """Makes prepared output visible. Runs in tasks after completion, and in the driver on recovery."""
 
     history: str = ""
-    """In the driver: which job directory counts the attempts, as in `WriterContext`. Set before `attempt_starts`."""
+    """The job directory that numbers the attempts of this recovery, as in `WriterContext.history`. Set by the runtime
+    in the driver, before `attempt_starts`. Uncommitted output of another history belongs to another job of the same
+    name, which may be running: leave it alone."""
 
     @abstractmethod
     def commit(self, items: Sequence[bytes]) -> None:
@@ -102,7 +104,7 @@ class Committer(ABC):
         """
 
     def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:  # noqa: B027
-        """Remove what attempts older than `attempt` left unprepared, except `keep`. Runs in the driver."""
+        """Remove uncommitted output that older attempts of `self.history` left, except `keep`. Runs in the driver."""
 
     def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:  # noqa: B027
         """A new attempt recovers: `commit` of what it restored and `abort_leftovers` follow. Runs in the driver."""
@@ -115,6 +117,12 @@ class Committer(ABC):
         begin from: if there is any, the start is refused. By default nothing is known, and nothing refused.
         """
         return ()
+
+    def other_owner(self) -> str:
+        """Who else writes the same operator's output to the same place: a job of the same name with another checkpoint
+        directory. Empty if nobody is known. Asked in the driver after `abort_leftovers`; the start goes on, and the
+        text is reported as advice."""
+        return ""
 
     def close(self) -> None:  # noqa: B027 - optional for implementers
         """Release connections."""

@@ -58,6 +58,9 @@ class TwoPhaseCommitSink(Sink, Generic[TxnT]):
     checkpoint_id: int
     """The checkpoint that is being prepared. Set before `pre_commit`, in tasks only."""
 
+    history: str = ""
+    """The job directory that recovers, as in `context.history`. Set before `find_leftovers`, in the driver only."""
+
     def open(self, context: WriterContext) -> None:
         """Called once per subtask and attempt in the task, before the first `begin`."""
 
@@ -106,8 +109,10 @@ class TwoPhaseCommitSink(Sink, Generic[TxnT]):
         self.abort(txn)
 
     def find_leftovers(self, job_id: str, uid: str, attempt: int) -> Iterable[TxnT]:
-        """Transactions that attempts older than `attempt` of this operator left open or prepared.
+        """Transactions that attempts older than `attempt` of this operator and history left open or prepared.
 
+        Those whose `context.history` was not `self.history` belong to a job of the same name with another checkpoint
+        directory, which may be running and counts its attempts from 1, too: leave them out.
         Called once per recovery, in the driver, after everything the restored checkpoint names is committed. Those
         that it names are left alone, the others get `recover_and_abort`. By default none: then open transactions of
         the dead must time out by themselves.
@@ -222,6 +227,7 @@ class TwoPhaseCommitter(Committer, Generic[TxnT]):
     def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:
         # Compared as they were saved: transaction values need be neither hashable nor comparable.
         kept = {bytes(msgspec.msgpack.decode(item, type=_Prepared).transaction) for item in keep}
+        self._sink.history = self.history
         for txn in self._sink.find_leftovers(job_id, uid, attempt):
             if msgspec.msgpack.encode(txn) not in kept:
                 self._sink.recover_and_abort(txn)

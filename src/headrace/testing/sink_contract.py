@@ -52,6 +52,9 @@ class SinkUnderTest:
     travels: bool = True
     """Whether the sink may be pickled, as it is on its way to a task. Only a sink over this process' memory may not."""
 
+    single_owner: bool = False
+    """Whether only one job of a name may write to the place: a second one takes it over or is refused."""
+
     replaces: bool = False
     """Whether a record takes the place of an older one with the same number."""
 
@@ -163,6 +166,7 @@ class SinkJob:
         self.attempt += 1
         recovery = self.subject.sink.create_committer()
         if recovery is not None:
+            recovery.history = self.history
             recovery.attempt_starts(self.job_id, self.uid, self.attempt, self.parallelism)
             if self.last.items:
                 recovery.commit(self.last.items)
@@ -423,6 +427,34 @@ class SinkContract:
         second.recover()
         first.recover()
         assert sorted(subject.visible()) == list(range(RECORDS_PER_CHECKPOINT))
+
+    def test_jobs_of_one_name_with_two_job_directories_spare_each_other_s_uncommitted_output(
+        self, new_sink: NewSink
+    ) -> None:
+        """Both may be running, and each counts its attempts from 1: the name and the number say nothing about whose."""
+        subject = new_sink()
+        if not subject.hides or subject.single_owner:
+            return
+        mine, other = secrets.token_hex(6), secrets.token_hex(6)
+        writer = subject.in_a_task().create_writer(WriterContext("job", "sink", 0, 1, 1, mine))
+        writer.open()
+        writer.write(subject.to_record(0), None)
+        writer.flush()
+        items = list(writer.prepare_commit(1))
+        writer.write(subject.to_record(1), None)
+        committer = subject.sink.create_committer()
+        assert committer is not None
+        committer.history = other
+        committer.attempt_starts("job", "sink", 7, 1)
+        committer.abort_leftovers("job", "sink", 7, [])
+        committer.close()
+        _commit(subject, items)
+        assert list(subject.visible()) == [0]
+        writer.flush()
+        _commit(subject, list(writer.prepare_commit(2)))
+        writer.close()
+        assert sorted(subject.visible()) == [0, 1]
+        assert list(subject.leftovers()) == []
 
     def test_it_says_what_it_is(self, new_sink: NewSink) -> None:
         subject = new_sink()

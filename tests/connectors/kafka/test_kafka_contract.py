@@ -117,7 +117,11 @@ def new_sink(kafka_broker: KafkaBroker, new_topic: Callable[..., str]) -> Iterat
             return []
 
         return SinkUnderTest(
-            sink, visible=lambda: [int(value) for value in watcher.look()], to_record=str, leftovers=open_transactions
+            sink,
+            visible=lambda: [int(value) for value in watcher.look()],
+            to_record=str,
+            leftovers=open_transactions,
+            single_owner=True,
         )
 
     yield make

@@ -16,9 +16,9 @@ from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.files import BucketAssigner, Encoder, FileSink, FileSource, OutputFileConfig, RollingPolicy
 from headrace.connectors.files import sink as file_sink
 from headrace.connectors.files.buckets import DateTimeBuckets
-from headrace.connectors.files.staging import safe_name
+from headrace.connectors.files.staged_names import safe_name
 from headrace.connectors.sink import WriterContext
-from headrace.errors import CommitFailedError, ConfigurationError, RecordError
+from headrace.errors import CommitFailedError, ConfigurationError, OutputLostError, RecordError
 from headrace.testing.source_driver import SourceDriver
 from headrace.types.information import Types
 from headrace.types.rows import Row
@@ -131,7 +131,7 @@ def test_a_staged_file_that_vanished_is_reported_with_both_names(tmp_path: Path)
     (waiting,) = staged(tmp_path)
     waiting.unlink()
 
-    with pytest.raises(CommitFailedError, match=rf"{waiting.name} is prepared for .*part-0-1-0-"):
+    with pytest.raises(OutputLostError, match=rf"{waiting.name} prepared for .*part-0-1-0-"):
         sink.create_committer().commit(items)
 
 
@@ -140,7 +140,7 @@ def test_a_zombie_of_an_older_attempt_cannot_show_what_recovery_gave_up(tmp_path
     of_the_dead = prepared(sink, ["a"], context(attempt=1))
     sink.create_committer().abort_leftovers("job", "sink", 2, [])
 
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(OutputLostError):
         sink.create_committer().commit(of_the_dead)
     assert visible(tmp_path) == []
 
@@ -160,7 +160,7 @@ def test_recovery_keeps_what_the_checkpoint_names_and_what_belongs_to_others(tmp
     committer = sink.create_committer()
     for items in (keep, *others):
         committer.commit(items)
-    with pytest.raises(CommitFailedError):
+    with pytest.raises(OutputLostError):
         committer.commit(lost)
     shown = sorted(path.read_text().strip() for path in visible(tmp_path))
     assert shown == ["keep", "other attempt", "other job", "other operator"]
@@ -237,17 +237,19 @@ def test_files_of_later_checkpoints_and_attempts_of_one_history_are_named_in_ord
 def test_what_older_attempts_committed_is_remembered_after_recovery_and_after_a_reader_took_it_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.connectors.files.staging.NOTES_KEPT", 3)
+    monkeypatch.setattr("headrace.connectors.files.commit_notes.NOTES_KEPT", 3)
     sink = FileSink.text(tmp_path)
     names = [committed(sink, checkpoint) for checkpoint in range(1, 6)]
     for attempt in (2, 3):
-        sink.create_committer().abort_leftovers("job", "sink", attempt, [])
+        committer = sink.create_committer()
+        committer.history = "here"
+        committer.abort_leftovers("job", "sink", attempt, [])
     for name in names:
         Path(name).unlink()
 
     assert since(sink, 1, 3) == names[3:]
-    assert since(sink, 1, 0) == names[2:], "the newest three are kept"
-    assert len(staged(tmp_path)) == 1
+    assert since(sink, 1, 0) == names, "the last one of each writer is kept"
+    assert [path.name for path in staged(tmp_path)] == ["sink-hhere.all.committed", "sink.owner"]
 
 
 def test_a_checkpoint_whose_files_a_reader_took_away_long_ago_is_still_known_to_be_committed(tmp_path: Path) -> None:

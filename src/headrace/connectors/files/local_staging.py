@@ -14,9 +14,13 @@ import os
 import secrets
 from pathlib import Path
 
-from headrace.connectors.files.staging import STAGING, PreparedFile, StagedFile, Staging
+from headrace.connectors.files.commit_notes import NOTES_KEPT, decode_notes, encode_notes
+from headrace.connectors.files.staged_names import STAGING
+from headrace.connectors.files.staging import FileTransaction, PreparedFile, StagedFile, Staging
 
 WRITE_BUFFER = 256 * 1024
+LEDGER_BYTES = 1 << 20
+"""A larger ledger is cut down to its newest notes, so that a job which runs for years keeps a small one."""
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -46,18 +50,17 @@ class LocalStaging(Staging):
     def sync(self, stem: str) -> None:
         _sync_folder((self.base / stem).parent)
 
-    def show(self, file: PreparedFile, ledger: str, touched: set[str]) -> bool:
+    def show(self, file: PreparedFile, txn: FileTransaction, touched: set[str]) -> bool:
         staged, final = self.base / file.staged, self.base / file.final
+        # Before any folder is made: nothing may be left of a place that is gone.
+        if not staged.exists():
+            return self._was_shown(file, txn)
         touched |= _make_folders(self.base, final.parent)
         try:
             os.link(staged, final)
         except OSError as error:
             if not staged.exists():
-                if final.exists():
-                    self._check_same(file, final)
-                else:
-                    self.check_noted(file, ledger)
-                return False
+                return self._was_shown(file, txn)  # by another process, a moment ago
             if final.exists():
                 # A commit that died between step 1 and step 4, or somebody else's file.
                 if not os.path.samefile(staged, final):
@@ -67,6 +70,15 @@ class LocalStaging(Staging):
             else:
                 raise
         return True
+
+    def _was_shown(self, file: PreparedFile, txn: FileTransaction) -> bool:
+        """Raise unless the file, which is not staged any more, was shown; False, as nothing is left to do."""
+        final = self.base / file.final
+        if final.exists():
+            self._check_same(file, final)
+        else:
+            self.check_noted(file, txn)
+        return False
 
     def _check_same(self, file: PreparedFile, final: Path) -> None:
         with final.open("rb") as existing:
@@ -79,6 +91,9 @@ class LocalStaging(Staging):
         for folder in touched:
             _sync_folder(folder)
 
+    def exists(self, path: str) -> bool:
+        return (self.base / path).exists()
+
     def names(self, folder: str) -> list[str]:
         place = self.base / folder
         return [f"{folder}/{name}" for name in sorted(os.listdir(place))] if place.is_dir() else []
@@ -90,6 +105,7 @@ class LocalStaging(Staging):
 
     def replace(self, path: str, data: bytes) -> None:
         target = self.base / path
+        target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
         with fresh.open("xb") as out:
             out.write(data)
@@ -103,6 +119,9 @@ class LocalStaging(Staging):
             out.write(data)
             out.flush()
             os.fsync(out.fileno())
+            grown = out.tell() > LEDGER_BYTES
+        if grown:
+            self.replace(path, encode_notes(decode_notes(self.read(path))[-NOTES_KEPT:]))
 
     def remove(self, path: str) -> None:
         (self.base / path).unlink(missing_ok=True)

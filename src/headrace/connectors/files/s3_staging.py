@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from headrace.checkpoint.storage.base import MissingFileError
 from headrace.checkpoint.storage.s3 import S3CheckpointStorage
-from headrace.connectors.files.staging import NOTES_KEPT, STAGING, PreparedFile, StagedFile, Staging, attempt_of
+from headrace.connectors.files.commit_notes import NOTES_KEPT
+from headrace.connectors.files.staged_names import STAGING, StagedName
+from headrace.connectors.files.staging import FileTransaction, PreparedFile, StagedFile, Staging
 
 PART_BYTES = 8 << 20
 """What is collected before a part is sent; S3 wants 5 MiB or more."""
@@ -49,7 +52,7 @@ class S3Staging(Staging):
     def sync(self, stem: str) -> None:
         """What S3 has answered for is durable."""
 
-    def show(self, file: PreparedFile, ledger: str, touched: set[str]) -> bool:
+    def show(self, file: PreparedFile, txn: FileTransaction, touched: set[str]) -> bool:
         found = self._bucket.hash_of(file.final)
         if found is not None and found != file.sha256.hex():
             raise self.differs(file)
@@ -59,13 +62,16 @@ class S3Staging(Staging):
         try:
             self._bucket.copy(file)
         except MissingFileError:
-            self.check_noted(file, ledger)
+            self.check_noted(file, txn)
             return False
         except FileExistsError:
             # Another process commits the same file right now.
             if self._bucket.hash_of(file.final) != file.sha256.hex():
                 raise self.differs(file) from None
         return True
+
+    def exists(self, path: str) -> bool:
+        return self._bucket.exists(path)
 
     def names(self, folder: str) -> list[str]:
         return self._bucket.list(f"{folder}/")
@@ -87,12 +93,12 @@ class S3Staging(Staging):
     def remove(self, path: str) -> None:
         self._bucket.delete(path)
 
-    def remove_half_written(self, folder: str, attempt: int, uid: str) -> None:
+    def remove_half_written(self, folder: str, is_leftover: Callable[[StagedName], bool]) -> None:
         # It costs space only, and not everybody may list uploads.
         with contextlib.suppress(OSError):
             for path, upload in self._bucket.uploads(f"{folder}/"):
-                made_by = attempt_of(path.rpartition("/")[2], uid)
-                if made_by is not None and made_by < attempt:
+                name = StagedName.of(path)
+                if name is not None and is_leftover(name):
                     self._bucket.abort_upload(path, upload)
 
 

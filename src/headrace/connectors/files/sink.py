@@ -10,6 +10,7 @@ recovery to show.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 import secrets
@@ -33,7 +34,8 @@ from headrace.connectors.files.listing import local_path
 from headrace.connectors.files.local_staging import LocalStaging
 from headrace.connectors.files.rolling import RollingPolicy
 from headrace.connectors.files.source import PathLike
-from headrace.connectors.files.staging import LEDGER_SUFFIX, FileTransaction, PreparedFile, Staging, stem_of
+from headrace.connectors.files.staged_names import LEDGER_SUFFIX, stem_of
+from headrace.connectors.files.staging import FileTransaction, Owner, PreparedFile, Staging
 from headrace.connectors.sink import CommittedOutput, Committer, WriterContext
 from headrace.connectors.two_phase import TwoPhaseCommitSink, TwoPhaseCommitter
 from headrace.errors import CommitFailedError, ConfigurationError
@@ -163,11 +165,17 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
         self._mark = secrets.token_hex(6)
         self._counter = 0
         self._parts: dict[str, _Part] = {}
-        self._stem = stem_of(context.job_id, context.uid, context.subtask, context.attempt, self._mark)
+        self._stem = stem_of(context.job_id, context.uid, context.subtask, context.history, context.attempt, self._mark)
 
     def begin(self) -> FileTransaction:
         context = self.context
-        return FileTransaction(f"{self._stem}{LEDGER_SUFFIX}", [], attempt=context.attempt, history=context.history)
+        return FileTransaction(
+            f"{self._stem}{LEDGER_SUFFIX}",
+            [],
+            attempt=context.attempt,
+            history=context.history,
+            base=self.staging.shown,
+        )
 
     def invoke(self, txn: FileTransaction, value: Any, timestamp: int | None) -> None:
         self._write(txn, self.buckets.bucket_of(value, timestamp), (value,))
@@ -222,7 +230,20 @@ class FileSink(TwoPhaseCommitSink[FileTransaction]):
     # What a committer does, beside the task or in the driver.
 
     def commit(self, txn: FileTransaction) -> None:
-        self.staging.commit(txn)
+        self._place_of(txn).commit(txn)
+
+    def _place_of(self, txn: FileTransaction) -> Staging:
+        """Where a prepared transaction is committed.
+
+        In the sink's own place if anything of it is there, because the whole tree may have been moved or copied. Else
+        where it was prepared, because the program may write to another path now.
+        """
+        own = self.staging
+        try:
+            here = not txn.base or txn.base == own.shown or own.knows(txn)
+        except OSError as error:
+            raise CommitFailedError(f"{own.shown} cannot be read: {error}.") from error
+        return own if here else staging_at(txn.base)
 
     def recover_and_abort(self, txn: FileTransaction) -> None:
         self.staging.discard(txn)
@@ -249,13 +270,40 @@ class _FileCommitter(TwoPhaseCommitter[FileTransaction]):
     def __init__(self, sink: FileSink, live: set[str]) -> None:
         super().__init__(sink, live)
         self._staging = sink.staging
+        self._before: Owner | None = None
 
     def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:
         # File by file: a transaction that was never prepared is known by its files alone.
+        kept = self.transactions(keep)
+        places = [self._staging]
+        # Where the program wrote before its path was changed.
+        places += [staging_at(base) for base in {txn.base for txn in kept} - {"", self._staging.shown}]
+        for place in places:
+            try:
+                place.remove_leftovers(job_id, uid, self.history, attempt, kept)
+            except OSError as error:
+                raise CommitFailedError(f"What older attempts left in {place.shown} stays: {error}.") from error
+        self._take_over(job_id, uid, attempt)
+
+    def _take_over(self, job_id: str, uid: str, attempt: int) -> None:
+        if not self.history:
+            return
         try:
-            self._staging.remove_leftovers(job_id, uid, attempt, self.transactions(keep))
+            self._before = self._staging.owner(job_id, uid)
+            self._staging.take(job_id, uid, self.history, attempt)
         except OSError as error:
-            raise CommitFailedError(f"What older attempts left in {self._staging.shown} stays: {error}.") from error
+            raise CommitFailedError(f"The owner of {self._staging.shown} cannot be recorded: {error}.") from error
+
+    def other_owner(self) -> str:
+        before = self._before
+        if before is None or before.history == self.history:
+            return ""
+        when = datetime.datetime.fromtimestamp(before.started_ms / 1_000, datetime.UTC)
+        return (
+            f"{self._staging.shown} was also written to by a job of this name with another checkpoint directory, last "
+            f"started {when:%Y-%m-%d %H:%M:%S} UTC (attempt {before.attempt}, process {before.pid} on {before.host}). "
+            "Neither touches the other's output. If both read the same input, it is there twice."
+        )
 
 
 class _Part:

@@ -101,12 +101,14 @@ class Restoration:
         *,
         history: str = "",
         assert_current: Callable[[], None] = lambda: None,
+        advise: Callable[[str], None] = lambda text: None,
     ) -> int:
         """Finish the commits of the restored checkpoint and give up what older attempts left; the items committed.
 
         `own` is the job's storage, in which the files of the checkpoint lie unless it was brought from outside.
         `assert_current` raises `FencedError` once a newer attempt exists. It is called before every step that others
         can see: a driver that was paused here must not interfere with its successor.
+        `advise` gets what an operator should know, such as a second job with the same target.
         """
         files = (self.storage or own).file_store(WriterScope("", 0, attempt).prefix)
         committed = 0
@@ -130,6 +132,10 @@ class Restoration:
                 committer.history = history
                 self._commit(committer, job_id, node, attempt, payloads, assert_current)
                 committed += len(payloads)
+                with in_code_of(node, "other_owner()"):
+                    other = committer.other_owner()
+                if other:
+                    advise(f'Sink "{node.name}" (uid {node.uid}): {other}')
             finally:
                 with in_code_of(node, "close() of its committer"):
                     committer.close()

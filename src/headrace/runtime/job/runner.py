@@ -236,7 +236,10 @@ class JobRun:
         require(reach_of_executors(handle, self._settings.checkpointing.storage))
         for finding in findings:
             if finding.is_advice:
-                self.board.event("advice", text=str(finding))
+                self._advise(str(finding))
+
+    def _advise(self, text: str) -> None:
+        self.board.event("advice", text=text)
 
     def _rehearse(self) -> None:
         """Refuse what --from names if it is not there, or if the program cannot take it."""
@@ -462,6 +465,7 @@ class JobRun:
             directory.storage,
             history=directory.history,
             assert_current=lambda: directory.assert_current(number),
+            advise=self._advise,
         )
 
     def _drop_orphans(self) -> None:
