@@ -148,12 +148,21 @@ class JobDirectory:
 
     def _history_of(self, run: int, attempt: AttemptId) -> str:
         """The name of this directory's history, which its first attempt invents and every other takes over."""
-        if attempt:
-            with contextlib.suppress(MissingFileError, ValueError, AttributeError):
-                record = json.loads(self.storage.read(f"{self.job_id}/run-{run:06d}/attempt-{attempt:06d}"))
-                if isinstance(known := record.get("history"), str) and known:
-                    return known
-        return secrets.token_hex(6)
+        known = self._recorded_history(run, attempt) if attempt else ""
+        return known or secrets.token_hex(6)
+
+    def _recorded_history(self, run: int, attempt: AttemptId) -> str:
+        with contextlib.suppress(MissingFileError, ValueError, AttributeError):
+            record = json.loads(self.storage.read(f"{self.job_id}/run-{run:06d}/attempt-{attempt:06d}"))
+            if isinstance(known := record.get("history"), str):
+                return known
+        return ""
+
+    def known_history(self) -> str:
+        """The history of this directory as its newest attempt recorded it; empty if there is none. Claims nothing."""
+        run = max(self.runs(), default=0)
+        attempt = self._last_attempt_of_run(run)
+        return self._recorded_history(run, attempt) if attempt else ""
 
     def _last_attempt_of_run(self, run: int) -> AttemptId:
         start = f"{self.job_id}/run-{run:06d}/attempt-"

@@ -8,6 +8,7 @@ import click
 from rich.markup import escape
 
 from headrace.checkpoint.collection import owner_of
+from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.places import FoundCheckpoint, JobPlace, find_place
 from headrace.checkpoint.storage.paths import WriterScope
 from headrace.cli.looking import console, echo_json, refusals, table
@@ -52,9 +53,10 @@ def abort_orphans(path: str, url: str, kept: tuple[str, ...], delete: bool, as_j
     """Find prepared transactions that nobody will commit.
 
     PATH is the directory of a job whose sink writes to PostgreSQL in two phases. Listed are the prepared transactions
-    of that job which none of its checkpoints names. They keep their locks, hold back VACUUM and fill
-    max_prepared_transactions until somebody ends them. A job that starts again ends those of its older attempts
-    itself: this is for jobs that will not.
+    of this directory's attempts which none of its checkpoints names. They keep their locks, hold back VACUUM and fill
+    max_prepared_transactions until somebody ends them. A job that starts again in this directory ends those of its
+    older attempts itself: this is for jobs that will not. Transactions of a job of the same name in another directory
+    are left alone.
     """
     server = Server(url)
     with refusals():
@@ -65,9 +67,10 @@ def abort_orphans(path: str, url: str, kept: tuple[str, ...], delete: bool, as_j
                 f"Job {job.job_id} is running (pid {running.pid} on {running.host}): what it is preparing would be "
                 "rolled back with the rest. Stop it first."
             )
+        history = JobDirectory(job.storage, job.job_id).known_history()
         payloads = [data for found in _retained(job, kept) for data in _prepared(found)]
         with checked_connection(server, _WHO) as connection:
-            orphans = _found(connection, server, job.job_id, payloads)
+            orphans = [o for o in _found(connection, server, job.job_id, payloads) if o.history in ("", history)]
             ended = [orphan.gid for orphan in orphans if delete and _ended(connection, server, orphan)]
     if as_json:
         echo_json({"job": job.job_id, "orphans": orphans, "rolled_back": ended})

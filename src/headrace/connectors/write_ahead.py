@@ -210,6 +210,11 @@ def token_start(history: str) -> str:
     return f"{history}." if history else ""
 
 
+def history_of(token: str) -> str:
+    """The history in which a token was made; empty if it does not say."""
+    return token.partition(".")[0] if "." in token else ""
+
+
 def marker_of(item: bytes) -> Marker:
     """The marker of a prepared item, for those who look at checkpoints from outside."""
     return msgspec.msgpack.decode(item, type=_Log).marker

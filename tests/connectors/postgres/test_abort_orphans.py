@@ -21,10 +21,10 @@ from headrace.connectors.postgres import PostgresSink
 from headrace.connectors.sink import WriterContext
 
 
-def prepare(database: Database, job: str, shard: int, checkpoint: int) -> bytes:
+def prepare(database: Database, job: str, shard: int, checkpoint: int, history: str = "") -> bytes:
     """A prepared transaction on the server, and the item that a checkpoint keeps of it."""
     sink = PostgresSink.two_phase(database.url, "t", ["a"])
-    writer = sink.create_writer(WriterContext(job, "sink", shard, 2, 1))
+    writer = sink.create_writer(WriterContext(job, "sink", shard, 2, 1, history))
     writer.open()
     writer.write(checkpoint, None)
     (item,) = writer.prepare_commit(checkpoint)
@@ -98,6 +98,21 @@ def test_they_are_rolled_back_on_request_and_all_others_are_spared(place: Path, 
     assert json.loads(done.output)["rolled_back"] == [before[2]]
     assert database.prepared == [*before[:2], before[3]]
     assert "no prepared transaction is left over" in run(place, database, "--roll-back").output
+
+
+def test_transactions_of_a_job_of_the_same_name_in_another_directory_are_left_alone(
+    place: Path, database: Database
+) -> None:
+    own = JobDirectory(storage_for(f"file://{place.parent}"), "alerts").known_history()
+    assert own
+    prepare(database, "alerts", 0, 2, own)
+    prepare(database, "alerts", 0, 2, "f5e4d3c2b1a0")
+    before = database.prepared
+
+    done = run(place, database, "--roll-back", "--json")
+
+    assert json.loads(done.output)["rolled_back"] == [before[2]]
+    assert database.prepared == [*before[:2], before[3]]
 
 
 def test_what_a_savepoint_elsewhere_names_is_spared_if_it_is_given(

@@ -1,6 +1,6 @@
 """Names of prepared transactions, which an operator can read in `pg_prepared_xacts`.
 
-    headrace:<job>:<sink>:<subtask>:<checkpoint>:<attempt>:<token>
+    headrace:<job>:<sink>:<subtask>:<checkpoint>:<attempt>:<history>.<random>-<count>
 
 At most 199 bytes are allowed: long names of jobs and sinks are cut, with a hash at the end. `:` cannot occur in a part.
 """
@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from urllib.parse import quote
+
+from headrace.connectors.write_ahead import history_of
 
 PREFIX = "headrace"
 _LONGEST_PART = 44
@@ -47,6 +49,11 @@ class Gid:
         if len(parts) != 7 or parts[0] != PREFIX or not all(number.isdigit() for number in parts[3:6]):
             return None
         return cls(parts[1], parts[2], int(parts[3]), int(parts[4]), int(parts[5]), parts[6])
+
+    @property
+    def history(self) -> str:
+        """The job directory whose attempt prepared it; empty if a version prepared it that did not say."""
+        return history_of(self.token)
 
     def belongs_to(self, job_id: str, uid: str | None = None) -> bool:
         return self.job == part(job_id) and (uid is None or self.sink == part(uid))

@@ -21,6 +21,8 @@ class Orphan:
     attempt: int
     owner: str
     age_s: float
+    history: str = ""
+    """The job directory whose attempt prepared it; empty if a version prepared it that did not say."""
 
 
 def prepared_transactions(connection: Any) -> list[str]:
@@ -51,5 +53,5 @@ def orphans_of(connection: Any, job_id: str, named: Collection[str]) -> list[Orp
     for text, owner, age in rows:
         gid = Gid.parse(text)
         if gid is not None and gid.belongs_to(job_id) and text not in named:
-            found.append(Orphan(text, gid.sink, gid.shard, gid.checkpoint_id, gid.attempt, owner, age))
+            found.append(Orphan(text, gid.sink, gid.shard, gid.checkpoint_id, gid.attempt, owner, age, gid.history))
     return found

@@ -262,5 +262,8 @@ class _Committer(TwoPhaseCommitter[PostgresTransaction]):
             ) from None
         for text in gids:
             gid = Gid.parse(text)
-            if gid is not None and gid.belongs_to(job_id, uid) and gid.attempt < attempt and text not in kept:
+            if gid is None or text in kept or not gid.belongs_to(job_id, uid):
+                continue
+            # Another history is another job of this name, which may be running.
+            if gid.history == self.history and gid.attempt < attempt:
                 self._own.recover_and_abort(PostgresTransaction(text))
