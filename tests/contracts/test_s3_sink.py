@@ -16,7 +16,7 @@ from s3 import S3Server, running_s3
 from headrace.connectors.files import BucketAssigner, FileSink, RollingPolicy
 from headrace.connectors.files import s3_staging as staging
 from headrace.connectors.sink import WriterContext
-from headrace.errors import CommitFailedError, ConfigurationError
+from headrace.errors import CommitFailedError, ConfigurationError, OutputLostError
 from headrace.testing.sink_contract import NewSink, SinkContract, SinkUnderTest
 from headrace.types.information import Types
 from headrace.types.rows import Row
@@ -205,7 +205,7 @@ def test_an_object_that_a_reader_took_away_is_not_shown_again_and_one_that_was_n
 
     lost = prepared(sink, ["b"])
     bucket.client.delete_object(Bucket=bucket.name, Key=bucket.staged()[0])
-    with pytest.raises(CommitFailedError, match="neither exists and nothing says it was ever committed"):
+    with pytest.raises(OutputLostError, match="neither file exists and no ledger says it was ever committed"):
         sink.create_committer().commit(lost)
 
 
