@@ -19,6 +19,7 @@ looks for a newer attempt. Numbers are claimed without gaps, so it has to look f
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 import re
@@ -239,6 +240,13 @@ class JobDirectory:
         records = (self._read_restored(attempt) for attempt in self._numbers("restored-"))
         return {record["checkpoint_id"] for record in records if record["checkpoint_id"] is not None}
 
+    def for_attempt(self, attempt: AttemptId) -> JobDirectory:
+        """A view for the I/O threads of one attempt: refused as soon as a newer one exists, also of this process."""
+        view = copy.copy(self)
+        view._attempt = attempt
+        view._unneeded_since = dict(self._unneeded_since)
+        return view
+
     # Checkpoints
 
     def completed(self) -> list[CheckpointRef]:
@@ -375,11 +383,13 @@ class JobDirectory:
         *,
         pending: Iterable[CheckpointId] = (),
         known_shared: Iterable[str] = (),
+        next_id: CheckpointId | None = None,
     ) -> list[str]:
         """Delete shared files that nothing needs, and return their paths. List, mark, wait, sweep; nothing is counted.
 
         `retained`: every checkpoint that is still there. `pending`: open and undecided ones, whose tasks may have
         stored files that nobody has named yet. `known_shared`: names that were given to their tasks as known.
+        `next_id`: checkpoints of this attempt from that id on were triggered after the caller decided.
         A file is removed if none of these needs it, an attempt ≤ `attempt` stored it, and the same was so
         `grace_ms` ago.
         """
@@ -394,7 +404,8 @@ class JobDirectory:
             name = SharedName.of(path)
             if name is None or path in needed or name.attempt > attempt:
                 continue
-            if name.attempt == attempt and name.checkpoint_id in open_ids:
+            newer = next_id is not None and name.checkpoint_id >= next_id
+            if name.attempt == attempt and (newer or name.checkpoint_id in open_ids):
                 continue
             marks[path] = self._unneeded_since.get(path, now)
             if now - marks[path] >= self._grace_ms:

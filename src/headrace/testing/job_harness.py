@@ -10,28 +10,30 @@
         source.end()
         assert job.run_to_end() == [...]
 
-Chains, gates, mailboxes, cells, edge writers, backends, snapshots, enumerators and the way state is dealt out at
-another parallelism are the engine's own. What is missing is what lies between: Spark, processes, sockets, and the
-coordinator's decisions when to take a checkpoint and when to restart.
+Coordinator, chains, gates, mailboxes, cells, edge writers, backends, snapshots, enumerators and the way state is dealt
+out at another parallelism are the engine's own. What is missing is what lies between: Spark, processes, sockets and
+threads; and the decision when to restart.
 """
 
 from __future__ import annotations
 
-import queue
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.checkpoint.handles import TaskSnapshot
+from headrace.checkpoint.job_directory import JobDirectory, PublishOutcomeUnknownError
+from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.checkpoint.metadata.codec import decode_metadata, encode_metadata
-from headrace.checkpoint.metadata.model import CheckpointMetadata, channels_of, operators_of, shared_files_of
+from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.storage.base import CheckpointStorage, storage_for
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
+from headrace.clocks import Clocks
 from headrace.datastream.environment import StreamExecutionEnvironment
 from headrace.datastream.streams import DataStream
 from headrace.durations import DurationLike
@@ -40,6 +42,17 @@ from headrace.operators.base import Operator
 from headrace.operators.factories import CollectFactory, SourceFactory
 from headrace.plan.builder import Draft
 from headrace.runtime.control import messages as msg
+from headrace.runtime.coordinator.coordinator import Coordinator
+from headrace.runtime.coordinator.events import ReaderAddressed, SavepointWanted, TaskJoined, TaskSaid
+from headrace.runtime.coordinator.executor import ManualExecutor
+from headrace.runtime.coordinator.inbox import Inbox
+from headrace.runtime.coordinator.outcomes import Outcome
+from headrace.runtime.coordinator.ports import CoordinatedAttempt, Ports, Silent
+from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrders
+from headrace.runtime.coordinator.startup import Startup, operators_by_task
+from headrace.runtime.coordinator.store import AttemptStore
+from headrace.runtime.job.alignment import Alignments
+from headrace.runtime.job.attempt import lifecycle_settings, source_tasks_of
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
 from headrace.runtime.job.restoration import Restoration
@@ -51,6 +64,8 @@ from headrace.testing.scripted import Marker, TestSource
 
 _COLLECTOR = "harness"
 _MEMORY = 1 << 30
+_INTERVAL_MS = 1
+_NEVER_MS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -92,6 +107,39 @@ class _Results(CollectedResults):
         return self._seen
 
 
+class _Reporter(Silent):
+    """Notes which checkpoints failed, and why."""
+
+    def __init__(self) -> None:
+        self.failed: dict[int, CheckpointError] = {}
+
+    def checkpoint_failed(self, checkpoint_id: int, failure: CheckpointFailure, detail: str, in_a_row: int) -> None:
+        self.failed[checkpoint_id] = CheckpointError(failure, checkpoint_id, detail)
+
+
+class _Store(AttemptStore):
+    """The job's directory, which shows what was published."""
+
+    def __init__(self, directory: JobDirectory, attempt: int) -> None:
+        super().__init__(directory, attempt)
+        self.published: dict[int, CheckpointMetadata] = {}
+        self.answers = True
+        """Whether the coordinator hears that a checkpoint was published."""
+
+    def publish(self, metadata: CheckpointMetadata) -> None:
+        super().publish(metadata)
+        self._note(metadata)
+        if not self.answers:
+            raise PublishOutcomeUnknownError("the test keeps the answer to itself")
+
+    def publish_savepoint(self, order: SavepointOrder, metadata: CheckpointMetadata) -> None:
+        super().publish_savepoint(order, metadata)
+        self._note(metadata)
+
+    def _note(self, metadata: CheckpointMetadata) -> None:
+        self.published[metadata.checkpoint_id] = decode_metadata(encode_metadata(metadata))
+
+
 class JobHarness:
     """A job under test; also a context manager. `what` is an environment, or a stream whose records are collected.
 
@@ -115,14 +163,17 @@ class JobHarness:
             settings, checkpointing=replace(settings.checkpointing, interval_ms=interval, storage=storage)
         )
         self._collected = _Results()
-        self._inbox: queue.SimpleQueue[tuple[int, tuple[int, int], Any]] = queue.SimpleQueue()
+        self._directory = JobDirectory(storage, settings.job_id)
+        self._directory.open_run()
+        self._inbox = Inbox()
+        self._now_ms = 0
+        """The coordinator's clock, by which it takes the next checkpoint: it moves when the test asks for one."""
         self._woken = threading.Event()
-        self._last = restored
-        self._checkpoint_id = 0 if restored is None else restored.checkpoint_id
+        self._given = self._last = restored
+        self._next_id = 1 if restored is None else restored.checkpoint_id + 1
         self._attempt = 0
         self._tasks: dict[tuple[int, int], HarnessTask] = {}
-        self._acknowledged: dict[int, dict[tuple[int, int], TaskSnapshot]] = {}
-        self._committed: dict[int, set[tuple[int, int]]] = {}
+        self._committed: dict[int, set[TaskId]] = {}
         self.finished = False
         self._begin()
 
@@ -135,7 +186,7 @@ class JobHarness:
         """
         done = 0
         busy = True
-        while busy or not self._inbox.empty():
+        while busy or len(self._inbox):
             busy = self._listen()
             for task in list(self._tasks.values()):
                 if turns is not None and done >= turns:
@@ -204,57 +255,42 @@ class JobHarness:
         """
         if not in_flight:
             self.run()
-        return self._checkpoint(None, complete)
+        return self._checkpoint(complete)
 
     def savepoint(self, *, in_flight: bool = False) -> JobSnapshot:
         """The same in the form that every backend reads. Crashes do not go back to it."""
         if not in_flight:
             self.run()
         folder = tempfile.TemporaryDirectory(prefix="headrace-savepoint-")
-        taken = self._checkpoint(Path(folder.name).as_uri(), False)
-        return replace(taken, folder=folder)
+        order = SavepointOrder(Path(folder.name).as_uri())
+        self._orders.add(order)
+        checkpoint_id = self._coordinator.lifecycle.next_id
+        self._inbox.put(SavepointWanted(order))
+        metadata = self._published(checkpoint_id, order.answer.done)
+        order.answer.result()
+        return JobSnapshot(metadata, storage_for(order.location), folder)
 
-    def _checkpoint(self, location: str | None, complete: bool) -> JobSnapshot:
-        self._checkpoint_id += 1
-        checkpoint_id = self._checkpoint_id
+    def _checkpoint(self, complete: bool) -> JobSnapshot:
         self._listen()
-        enumerators = self._enumerators.snapshot()
-        checkpointing = self._settings.checkpointing
-        unaligned = checkpointing.unaligned and checkpointing.aligned_timeout_ms == 0 and location is None
-        trigger = msg.Trigger(checkpoint_id, unaligned, location is not None)
-        self._acknowledged[checkpoint_id] = {}
-        for key, task in self._tasks.items():
-            if location is not None:
-                task.mailbox.deliver(msg.SavepointTarget(checkpoint_id, location))
-            if unaligned or key[0] == 0 or any(subtask.source is not None for subtask in task.subtasks):
-                task.mailbox.deliver(trigger)
-        got = self._acknowledged[checkpoint_id]
-        self.wait_until(lambda: len(got) == len(self._tasks), f"all tasks to write checkpoint {checkpoint_id}")
-        snapshots = list(got.values())
-        metadata = CheckpointMetadata(
-            job_id=self._settings.job_id,
-            job_name=self._settings.name,
-            run=1,
-            attempt=self._attempt,
-            checkpoint_id=checkpoint_id,
-            kind="checkpoint" if location is None else "savepoint",
-            mode="unaligned" if unaligned else "aligned",
-            created_ms=0,
-            duration_ms=0,
-            operators=operators_of(snapshots, {node.uid: node.name for node in self._plan.graph.nodes}),
-            enumerators=enumerators,
-            channels=channels_of(snapshots),
-        )
-        storage = None if location is None else storage_for(location)
-        taken = JobSnapshot(decode_metadata(encode_metadata(metadata)), storage, committed=complete)
+        checkpoint_id = self._coordinator.lifecycle.next_id
+        self._store.answers = complete
+        self._committed[checkpoint_id] = set()
+        self._now_ms += _INTERVAL_MS
+        self._outcome(self._coordinator.on_time())
+        metadata = self._published(checkpoint_id, lambda: checkpoint_id in self._store.published)
+        taken = JobSnapshot(metadata, committed=complete)
         if complete:
             self._last = taken
-            self._committed[checkpoint_id] = set()
-            for task in self._tasks.values():
-                task.mailbox.deliver(msg.Complete(checkpoint_id, tuple(sorted(shared_files_of(taken.metadata)))))
             committed = self._committed[checkpoint_id]
             self.wait_until(lambda: len(committed) == len(self._tasks), f"sinks to commit checkpoint {checkpoint_id}")
         return taken
+
+    def _published(self, checkpoint_id: int, done: Callable[[], bool]) -> CheckpointMetadata:
+        failed = self._reporter.failed
+        self.wait_until(lambda: done() or checkpoint_id in failed, f"all tasks to write checkpoint {checkpoint_id}")
+        if checkpoint_id in failed and self._store.answers:
+            raise failed[checkpoint_id]
+        return self._store.published[checkpoint_id]
 
     def crash(self) -> None:
         """All tasks die; a new attempt begins from the last complete checkpoint, or from nothing."""
@@ -276,7 +312,6 @@ class JobHarness:
     # Inside
 
     def _begin(self) -> None:
-        self._attempt += 1
         last = self._last
         restoration = Restoration.of(
             self._plan,
@@ -284,31 +319,100 @@ class JobHarness:
             None if last is None else last.storage,
             allow_non_restored=False,
         )
+        self._attempt = self._directory.claim_attempt()
+        own = None if last is None or last is self._given else last.checkpoint_id
+        self._directory.record_restored(self._attempt, own)
         if last is not None and last.committed:
             self._collected.had(last.metadata)
-        own = self._settings.checkpointing.storage
-        restoration.commit_sinks(self._settings.job_id, self._attempt, self._collected, own)
+        restoration.commit_sinks(self._settings.job_id, self._attempt, self._collected, self._directory.storage)
         for level in self._plan.levels:
             deployment = self._deployment(level.index, restoration.storage)
             for slot in range(level.slots):
-                task = HarnessTask(deployment, slot, self.clock, self._told, self._woken)
+                told = partial(self._told, self._attempt)
+                task = HarnessTask(deployment, slot, self.clock, told, self._woken)
                 self._tasks[task.key] = task
+        self._coordinate(restoration)
+        self._listen()
+
+    def _coordinate(self, restoration: Restoration) -> None:
+        """Have a new coordinator bring the tasks up."""
+        checkpointing = self._settings.checkpointing
+        restore = restoration.restore
+        self._restoration = restoration
         self._hosts = {
-            (self._plan.graph.node(chain.nodes[0]).uid, subtask): (chain.level, slot)
+            (self._plan.graph.node(chain.nodes[0]).uid, subtask): TaskId(chain.level, slot)
             for chain in self._plan.chains
             for subtask, slot in enumerate(chain.slots)
         }
-        self._enumerators = Enumerators(self._plan, self._to_reader)
-        restore = restoration.restore
-        self._enumerators.restore(
+        enumerators = Enumerators(
+            self._plan,
+            partial(self._to_reader, self._attempt),
             lambda uid: None if restore is None else restore.enumerator(uid),
             lambda uid: () if restore is None else restore.splits(uid),
         )
-        for key, task in self._tasks.items():
-            task.open(restoration.deploy(*key))
-        for task in self._tasks.values():
-            task.mailbox.begin()
-        self._enumerators.start(self.clock())
+        self._store = _Store(self._directory, self._attempt)
+        self._reporter = _Reporter()
+        self._orders = SavepointOrders()
+        self._executor = ManualExecutor(self._attempt)
+        tasks = operators_by_task(self._plan)
+        self._coordinator = Coordinator(
+            CoordinatedAttempt(
+                job_id=self._settings.job_id,
+                job_name=self._settings.name,
+                run=1,
+                number=self._attempt,
+                history="",
+                tasks=frozenset(tasks),
+                source_tasks=source_tasks_of(self._plan),
+                operator_names={node.uid: node.name for node in self._plan.graph.nodes},
+                mode="aligned",
+                lifecycle=replace(
+                    lifecycle_settings(checkpointing),
+                    interval_ms=_INTERVAL_MS,
+                    min_pause_ms=0,
+                    timeout_ms=_NEVER_MS,
+                    tolerable_failures=_NEVER_MS,
+                ),
+                next_checkpoint_id=self._next_id,
+                retained=tuple(self._directory.load(ref) for ref in self._directory.completed()),
+            ),
+            Ports(
+                tasks=self,
+                store=self._store,
+                sources=enumerators,
+                reporter=self._reporter,
+                alignment=Alignments(self._plan, lambda uid, at, m: self.send(self._hosts[uid, at], m)),
+                clocks=Clocks(lambda: 0, lambda: self._now_ms),
+            ),
+            self._executor,
+            Startup(tasks, _NEVER_MS, restores=restore is not None),
+            self._orders,
+        )
+        self._coordinator.begin()
+        for task in tasks:
+            self._inbox.put(TaskJoined(self._attempt, task, 0))
+
+    # The tasks port
+
+    def send(self, task: TaskId, message: msg.Message) -> None:
+        """For the coordinator."""
+        receiver = self._tasks.get(task)
+        if receiver is None:
+            return
+        match message:
+            case msg.Deploy():
+                receiver.open(message)
+                self._inbox.put(TaskSaid(self._attempt, task, msg.Ready()))
+            case msg.Start():
+                receiver.mailbox.begin()
+            case msg.Release():
+                return
+            case _:
+                receiver.mailbox.deliver(message)
+
+    def deployment(self, task: TaskId) -> msg.Deploy:
+        """For the coordinator."""
+        return self._restoration.deploy(*task)
 
     def _deployment(self, level: int, restore_storage: CheckpointStorage | None) -> LevelDeployment:
         settings = self._settings
@@ -333,39 +437,57 @@ class JobHarness:
     def _discard(self) -> None:
         tasks, self._tasks = self._tasks, {}
         if tasks:
-            self._enumerators.close()
+            self._next_id = self._coordinator.lifecycle.next_id
+            self._coordinator.close()
+            self._work()
         for task in tasks.values():
             task.discard()
+        self._inbox.forget_attempts()
 
-    def _told(self, task: tuple[int, int], message: Any) -> None:
-        self._inbox.put((self._attempt, task, message))
+    def _told(self, attempt: int, task: tuple[int, int], message: Any) -> None:
+        """By a task, on any thread."""
+        match message:
+            case msg.Collected(collector, uid, subtask, checkpoint_id, payload):
+                self._collected.take(collector, uid, subtask, checkpoint_id, payload)
+            case msg.Progress() | msg.Printed():
+                pass
+            case _:
+                self._inbox.put(TaskSaid(attempt, TaskId(*task), message))
         self._woken.set()
 
-    def _to_reader(self, uid: str, subtask: int, message: msg.Message) -> None:
-        self._tasks[self._hosts[uid, subtask]].mailbox.deliver(message)
+    def _to_reader(self, attempt: int, uid: str, subtask: int, message: msg.Message) -> None:
+        self._inbox.put(ReaderAddressed(attempt, self._hosts[uid, subtask], message))
 
     def _listen(self) -> bool:
-        """Take what tasks told; True if that may give them something to do."""
+        """Have the coordinator take what happened; True if that may give tasks something to do."""
         heard = False
-        while not self._inbox.empty():
-            attempt, key, message = self._inbox.get()
-            if attempt != self._attempt:
-                continue
-            match message:
-                case msg.SplitRequest() | msg.Reached():
-                    self._enumerators.hear(message)
-                    heard = True
-                case msg.Acknowledge(checkpoint_id, snapshot):
-                    self._acknowledged[checkpoint_id][key] = snapshot
-                case msg.Decline(checkpoint_id, failure, detail):
-                    raise CheckpointError(CheckpointFailure[failure], checkpoint_id, detail)
-                case msg.Committed(checkpoint_id):
-                    self._committed[checkpoint_id].add(key)
-                case msg.Drained():
-                    self._tasks[key].drained = True
-                case msg.Collected(collector, uid, subtask, checkpoint_id, payload):
-                    self._collected.take(collector, uid, subtask, checkpoint_id, payload)
+        while len(self._inbox) or self._executor.busy:
+            heard = True
+            event = self._inbox.take(0)
+            match event:
+                case None:
+                    pass
+                case TaskSaid(_, task, msg.Drained()):
+                    # Not for the coordinator, which would take the last checkpoint at once: the test says when.
+                    self._tasks[task].drained = True
+                case _:
+                    self._outcome(self._coordinator.handle(event))
+            if isinstance(event, TaskSaid) and isinstance(event.message, msg.Committed):
+                self._committed[event.message.checkpoint_id].add(event.task)
+            self._work()
         return heard
+
+    def _work(self) -> None:
+        """Do the coordinator's I/O, here and now."""
+        while busy := self._executor.busy:
+            result = self._executor.step(busy[0])
+            if result is not None:
+                self._inbox.put(result)
+
+    @staticmethod
+    def _outcome(outcome: Outcome | None) -> None:
+        if outcome is not None and outcome.error is not None:
+            raise outcome.error
 
     def _carry(self, task: HarnessTask) -> bool:
         """Bring its cells to the next level."""

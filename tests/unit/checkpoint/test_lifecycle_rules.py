@@ -97,8 +97,8 @@ class Job:
         return self(TaskDrained(A)) + self(TaskDrained(B))
 
 
-def aborted(checkpoint_id: int, failure: CheckpointFailure, *files: str) -> list[Action]:
-    return [NotifyAbort(checkpoint_id, failure), DiscardPending(checkpoint_id, files)]
+def aborted(checkpoint_id: int, failure: CheckpointFailure, *files: str, detail: str = "") -> list[Action]:
+    return [NotifyAbort(checkpoint_id, failure, detail), DiscardPending(checkpoint_id, files)]
 
 
 # The way of a checkpoint
@@ -176,7 +176,7 @@ def test_no_more_than_max_concurrent_are_open() -> None:
 
 
 def test_unaligned_checkpoints_run_one_at_a_time() -> None:
-    job = Job(max_concurrent=3, unaligned=True).running()
+    job = Job(max_concurrent=3, unaligned=True, unaligned_at_once=True).running()
     assert job.tick(1_000) == [TriggerCheckpoint(1, "checkpoint", unaligned=True)]
     assert job.tick(2_000) == []
 
@@ -188,7 +188,7 @@ def test_an_older_one_that_is_open_when_a_newer_completes_is_superseded_and_not_
     job.acknowledge(1, A)
     assert job.complete(2) == [
         NotifyComplete(2),
-        *aborted(1, SUPERSEDED, own_path(A, 1)),
+        *aborted(1, SUPERSEDED, own_path(A, 1), detail="by checkpoint 2"),
         DropCheckpoints((1,)),
     ]
     assert job.lifecycle.consecutive_failures == 0
@@ -202,7 +202,7 @@ def test_publications_happen_one_at_a_time_and_the_oldest_first() -> None:
     assert job.acknowledge(3) == []
     assert job.acknowledge(1) == []
     after = job(PublishFailed(2, STORAGE, "disk full"))
-    assert after[:2] == aborted(2, STORAGE, own_path(A, 2), own_path(B, 2))
+    assert after[:2] == aborted(2, STORAGE, own_path(A, 2), own_path(B, 2), detail="disk full")
     assert [(type(a), a.checkpoint_id) for a in after[2:]] == [(Publish, 1)]  # type: ignore[union-attr]
     after = job(Published(1))
     assert after[:2] == [NotifyComplete(1), after[1]]
@@ -277,7 +277,7 @@ def test_a_checkpoint_that_takes_too_long_is_abandoned_with_the_files_it_has() -
     job.acknowledge(1, A)
     assert job.lifecycle.next_wakeup_ms(60_000) == 65_000
     assert job.tick(64_999) == []
-    assert job.tick(65_000) == aborted(1, TIMED_OUT, own_path(A, 1))
+    assert job.tick(65_000) == aborted(1, TIMED_OUT, own_path(A, 1), detail="after 5000 ms, 1 tasks missing (1/0)")
 
 
 def test_a_publication_under_way_does_not_time_out() -> None:
@@ -293,11 +293,11 @@ def test_the_job_fails_when_more_checkpoints_in_a_row_fail_than_tolerated(tolera
     job = Job(tolerable_failures=tolerable).running()
     for n in range(1, tolerable + 1):
         job.tick(n * 1_000)
-        assert job(TaskDeclined(n, A, DECLINED, "no room")) == aborted(n, DECLINED)
+        assert job(TaskDeclined(n, A, DECLINED, "no room")) == aborted(n, DECLINED, detail="no room")
     last = tolerable + 1
     job.tick(last * 1_000)
     *before, failed = job(TaskDeclined(last, A, DECLINED, "no room"))
-    assert before == aborted(last, DECLINED)
+    assert before == aborted(last, DECLINED, detail="no room")
     assert isinstance(failed, FailJob)
     assert failed.failures == last
     assert "no room" in failed.reason
@@ -319,7 +319,7 @@ def test_an_unknown_outcome_keeps_files_and_older_checkpoints_until_a_newer_one_
     job = Job(retained=(4,), next_id=5).running()
     job.tick(1_000)
     job.acknowledge(5)
-    assert job(PublishFailed(5, STORAGE, "no answer", unknown=True)) == [NotifyAbort(5, STORAGE)]
+    assert job(PublishFailed(5, STORAGE, "no answer", unknown=True)) == [NotifyAbort(5, STORAGE, "no answer")]
     assert job.lifecycle.undecided_ids == (5,)
     assert job.lifecycle.consecutive_failures == 1
     assert job(TaskAcknowledged(5, A, part(A, 5))) == [DiscardLate(5, part(A, 5))]
@@ -336,7 +336,7 @@ def test_one_that_is_fenced_off_fails_the_job_at_once_and_deletes_nothing() -> N
     job.acknowledge(1)
     actions = job(PublishFailed(1, FENCED, "attempt 2 took over"))
     assert [type(a) for a in actions] == [NotifyAbort, FailJob, NotifyAbort]
-    assert actions[2] == NotifyAbort(2, FENCED)
+    assert actions[2] == NotifyAbort(2, FENCED, "a newer attempt owns the job: attempt 2 took over")
 
 
 # Retention
@@ -397,7 +397,7 @@ def test_a_savepoint_that_fails_is_answered_and_not_counted() -> None:
     job = Job(tolerable_failures=0).running()
     job(SavepointRequested("s", None))
     actions = job(TaskDeclined(1, A, DECLINED, "no room"))
-    assert actions == [*aborted(1, DECLINED), SavepointFailed("s", "declined by a task: no room")]
+    assert actions == [*aborted(1, DECLINED, detail="no room"), SavepointFailed("s", "declined by a task: no room")]
     assert job.tick(1_000) == [TriggerCheckpoint(2, "checkpoint")]
 
 
@@ -504,8 +504,8 @@ def test_stopping_gives_up_what_is_open_and_begins_nothing_more() -> None:
     job(SavepointRequested("open", None))
     job(SavepointRequested("waiting", None))
     assert job(Stopping()) == [
-        *aborted(1, JOB_STOPPING),
-        *aborted(2, JOB_STOPPING),
+        *aborted(1, JOB_STOPPING, detail="the job is stopping"),
+        *aborted(2, JOB_STOPPING, detail="the job is stopping"),
         SavepointFailed("open", "the job is stopping: the job is stopping"),
         SavepointFailed("waiting", "the job is stopping"),
     ]

@@ -18,6 +18,7 @@ class TriggerCheckpoint:
     kind: CheckpointKind
     final: bool = False
     unaligned: bool = False
+    """Send the trigger to all tasks, which take their snapshots at once; else to those with sources only."""
     request: str | None = None
     target: str | None = None
     stop: bool = False
@@ -57,6 +58,8 @@ class NotifyAbort:
 
     checkpoint_id: CheckpointId
     failure: CheckpointFailure
+    detail: str = ""
+    """What went wrong, in the words of whoever noticed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,7 +245,7 @@ class CheckpointLifecycle:
         trigger = checkpoint.trigger
         reason = f"{failure.value}: {detail}" if detail else failure.value
         self._last_end_ms = self._now_ms
-        actions.append(NotifyAbort(trigger.checkpoint_id, failure))
+        actions.append(NotifyAbort(trigger.checkpoint_id, failure, detail))
         if unknown:
             self._undecided[trigger.checkpoint_id] = checkpoint.files
         elif failure is not CheckpointFailure.FENCED:
@@ -340,9 +340,9 @@ class CheckpointLifecycle:
         due = self._due_ms()
         if due is None or due > self._now_ms:
             return None
-        return TriggerCheckpoint(
-            self._next_id, "checkpoint", final=self._all_drained, unaligned=self._settings.unaligned
-        )
+        # The last one has nothing to overtake: all input has ended.
+        at_once = self._settings.unaligned_at_once and not self._all_drained
+        return TriggerCheckpoint(self._next_id, "checkpoint", final=self._all_drained, unaligned=at_once)
 
     def _due_ms(self) -> int | None:
         """When the next final or periodic checkpoint may begin."""

@@ -23,6 +23,8 @@ class LifecycleSettings:
     retain: int = 1
     unaligned: bool = False
     """Unaligned checkpoints run one at a time, whatever `max_concurrent` says."""
+    unaligned_at_once: bool = False
+    """Periodic checkpoints are unaligned from their trigger on, not only after a timeout of the alignment."""
     final_checkpoint: bool = False
     """Take one at the end of bounded input though `interval_ms` is None; with an interval it is always taken."""
 

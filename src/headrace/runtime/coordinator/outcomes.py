@@ -1,4 +1,4 @@
-"""What reaches an attempt besides messages of its tasks, and how an attempt ends."""
+"""How an attempt ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from headrace.errors import DataLossError, HeadraceError, JobDefinitionError, UserFunctionError, retry
 from headrace.runtime.control import messages as msg
-from headrace.runtime.coordinator.savepoints import SavepointOrder
 
 E = TypeVar("E", bound=HeadraceError)
 
@@ -37,41 +36,6 @@ class Outcome:
 
     end: End
     error: HeadraceError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SparkEnded:
-    """The Spark job is over."""
-
-    error: Exception | None
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """From a client: `cancel` or `suspend`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SavepointWanted:
-    """From a client."""
-
-    order: SavepointOrder
-
-
-@dataclass(frozen=True, slots=True)
-class OwnershipLost:
-    """The lease on the job's directory is somebody else's now."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableResults:
-    """Collected results arrived that the driver's process cannot unpack."""
-
-    error: Exception
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ Restoring and opening take as long as state and models are large, so their limit
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from headrace.checkpoint.handles import RestoredBytes
+from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.durations import duration
 from headrace.plan.graph import JobPlan
-from headrace.runtime.control.server import TaskKey
 from headrace.runtime.coordinator.outcomes import TaskDiedError
 
 JOIN_TIMEOUT_S = 120.0
@@ -24,17 +24,18 @@ class Startup:
     """Made when an attempt begins, and told by its coordinator what tasks say. `limit_ms` counts from the last join."""
 
     def __init__(
-        self, plan: JobPlan, limit_ms: int, *, restores: bool, clock: Callable[[], float] = time.monotonic
+        self, tasks: Mapping[TaskId, str], limit_ms: int, *, restores: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._plan = plan
+        """`tasks`: every task with the names of its operators."""
+        self._names = tasks
         self._limit_s = limit_ms / 1_000
         self._doing = "restoring state and opening functions" if restores else "opening functions"
         self._clock = clock
         self._began = clock()
         self._joined_at = self._began
-        self._tasks = {(level.index, slot) for level in plan.levels for slot in range(level.slots)}
-        self._ready: set[TaskKey] = set()
-        self._pids: dict[TaskKey, int] = {}
+        self._tasks = frozenset(tasks)
+        self._ready: set[TaskId] = set()
+        self._pids: dict[TaskId, int] = {}
         self.restored = RestoredBytes()
         """Where the state of the tasks that are ready came from."""
 
@@ -52,15 +53,15 @@ class Startup:
     def elapsed_ms(self) -> int:
         return round((self._clock() - self._began) * 1_000)
 
-    def pid(self, task: TaskKey) -> int:
+    def pid(self, task: TaskId) -> int:
         """0 for one that has not joined."""
         return self._pids.get(task, 0)
 
-    def joined(self, task: TaskKey, pid: int) -> None:
+    def joined(self, task: TaskId, pid: int) -> None:
         self._pids[task] = pid
         self._joined_at = self._clock()
 
-    def ready(self, task: TaskKey, restored: RestoredBytes) -> None:
+    def ready(self, task: TaskId, restored: RestoredBytes) -> None:
         self._ready.add(task)
         self.restored += restored
 
@@ -89,10 +90,14 @@ class Startup:
             return f"{len(self._pids)} {of} have joined"
         return f"{self._doing}, {len(self._ready)} {of} ready"
 
-    def _named(self, tasks: Iterable[TaskKey]) -> str:
-        return ", ".join(f"{level}.{slot} ({self._operators(level, slot)})" for level, slot in sorted(tasks))
+    def _named(self, tasks: Iterable[TaskId]) -> str:
+        return ", ".join(f"{task.level}.{task.slot} ({self._names[task]})" for task in sorted(tasks))
 
-    def _operators(self, level: int, slot: int) -> str:
-        chains = [chain for chain in self._plan.chains if chain.level == level and slot in chain.slots]
-        names = [self._plan.graph.node(node).name for chain in chains for node in chain.nodes]
-        return ", ".join(names) or "no operator"
+
+def operators_by_task(plan: JobPlan) -> dict[TaskId, str]:
+    """Every task of the plan, with the names of its operators."""
+    names: dict[TaskId, list[str]] = {TaskId(lv.index, slot): [] for lv in plan.levels for slot in range(lv.slots)}
+    for chain in plan.chains:
+        for slot in dict.fromkeys(chain.slots):
+            names[TaskId(chain.level, slot)] += [plan.graph.node(node).name for node in chain.nodes]
+    return {task: ", ".join(found) or "no operator" for task, found in names.items()}

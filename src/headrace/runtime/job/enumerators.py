@@ -1,4 +1,4 @@
-"""The enumerators of all sources of a job: they live in the driver's coordinator thread."""
+"""The enumerators of all sources of a job: they live in the driver, on a thread of their own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from headrace.connectors.source import Source, SplitEnumerator
 from headrace.errors import RestoreError
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan, Node
-from headrace.runtime.control.messages import Announced, AssignSplits, Message, Reached, SplitRequest
+from headrace.runtime.control.messages import Announced, AssignSplits, Message, SplitRequest
 from headrace.runtime.coordinator.outcomes import SourcePositions
-from headrace.runtime.job.alignment import Alignments
 from headrace.runtime.job.users_code import in_code_of
 
 log = logging.getLogger(__name__)
@@ -41,11 +40,17 @@ class _SourceContext:
 class Enumerators:
     """Made for one attempt. `send(uid, subtask, message)` reaches the task that runs the reader."""
 
-    def __init__(self, plan: JobPlan, send: Callable[[str, int, Message], None]) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        send: Callable[[str, int, Message], None],
+        state: Callable[[str], bytes | None] = lambda uid: None,
+        splits: Callable[[str], Sequence[bytes]] = lambda uid: (),
+    ) -> None:
+        """`state` and `splits`: what each source goes on from, by uid."""
         self._send = send
-        self._alignments = Alignments(plan, send)
         self._nodes = {n.uid: n for n in plan.graph.nodes if isinstance(n.factory, SourceFactory)}
-        self._given: dict[str, tuple[bytes | None, Sequence[bytes]]] = {}
+        self._given = {uid: (state(uid), splits(uid)) for uid in self._nodes}
         """State and splits of the enumerators that have not taken theirs yet."""
         self._enumerators: dict[str, SplitEnumerator[Any]] = {}
         self._next_discovery: dict[str, int] = {}
@@ -55,9 +60,8 @@ class Enumerators:
         """Last known position of every assigned split, by reader and split id: where sources go on if the job
         restarts without checkpoints."""
 
-    def restore(self, state: Callable[[str], bytes | None], splits: Callable[[str], Sequence[bytes]]) -> None:
+    def restore(self) -> None:
         """Create every enumerator, and give back the splits that readers had."""
-        self._given = {uid: (state(uid), splits(uid)) for uid in self._nodes}
         for uid, node in self._nodes.items():
             source = self._source(node)
             saved, back = self._given[uid]
@@ -77,15 +81,13 @@ class Enumerators:
                 if enumerator.discovery_interval_ms is not None:
                     self._next_discovery[uid] = now_ms + enumerator.discovery_interval_ms
 
-    def hear(self, message: SplitRequest | Announced | Reached) -> None:
+    def hear(self, message: SplitRequest | Announced) -> None:
         """What the task of a reader says."""
         match message:
             case SplitRequest(uid, subtask):
                 self.request(uid, subtask)
             case Announced(uid, subtask, splits):
                 self.announced(uid, subtask, splits)
-            case Reached():
-                self._alignments.take(message)
 
     def request(self, uid: str, subtask: int) -> None:
         """A reader asks for a split. If the enumerator has none for it, the reader is told that there is none now."""
@@ -127,15 +129,14 @@ class Enumerators:
             splits[uid].extend(known.values())
         return SourcePositions(states, splits)
 
-    def discover(self, now_ms: int) -> int | None:
-        """Run what is due; when to call again."""
+    def discover(self, now_ms: int) -> None:
+        """Look for new splits where that is due."""
         for uid, due in list(self._next_discovery.items()):
             if due <= now_ms:
                 self.look(uid)
                 interval_ms = self._enumerators[uid].discovery_interval_ms
                 assert interval_ms is not None
                 self._next_discovery[uid] = now_ms + interval_ms
-        return min(self._next_discovery.values(), default=None)
 
     def look(self, uid: str) -> None:
         """There may be something new for this source to discover."""

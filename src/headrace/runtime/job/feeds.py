@@ -22,8 +22,8 @@ import secrets
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,11 @@ from headrace.connectors.dataframe.parts import PartWriter
 from headrace.connectors.dataframe.source import DataFrameSource
 from headrace.connectors.dataframe.split import SpoolSplit
 from headrace.connectors.dataframe.spool import Manifest, Spool, SpoolFile
-from headrace.errors import ConfigurationError, HeadraceError
+from headrace.errors import ConfigurationError
 from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan, Node
 from headrace.plan.settings import JobSettings
+from headrace.runtime.coordinator.events import FeedAdvanced, FeedFailed
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.spark.dataframes import (
     PartsQuery,
@@ -55,23 +56,12 @@ STOPPED_WITHIN_S = 60.0
 _IN_MEMORY = "memory:"
 
 
-@dataclass(frozen=True, slots=True)
-class FeedAdvanced:
-    """A batch was published, or the last one was."""
-
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class FeedFailed:
-    """The query is over, and so is the attempt."""
-
-    error: HeadraceError
-
-
 class Feeds:
-    """All feeding queries of one job, over its attempts. Used by the runner's thread and the coordinator, which are
-    one; the queries run on threads of their own."""
+    """All feeding queries of one job, over its attempts. The queries run on threads of their own.
+
+    `pin` and `collect` come from two I/O threads of an attempt. They do not get in each other's way: a savepoint that
+    is being published needs nothing older than what the newest checkpoint needs, which a collection leaves alone.
+    """
 
     def __init__(self, plan: JobPlan, settings: JobSettings) -> None:
         self._settings = settings
@@ -123,7 +113,7 @@ class Feeds:
                 location = own.elsewhere() or own.location
             source.bind(own if location == own.location else self._spool_at(location))
 
-    def start(self, attempt: int, tell: Callable[[Any], None]) -> None:
+    def start(self, attempt: int, tell: Callable[[FeedAdvanced | FeedFailed], None]) -> None:
         """Begin the queries whose input is not in the spool yet."""
         for node, source in self._sources.values():
             assert source.spool is not None
@@ -131,13 +121,16 @@ class Feeds:
             self._running.append(feed)
             feed.start()
 
-    def stop(self) -> None:
-        """End all queries; returns when they are over."""
+    def stop(self, limit_s: float = STOPPED_WITHIN_S) -> None:
+        """End all queries; returns when they are over, or after `limit_s` seconds."""
         running, self._running = self._running, []
-        for feed in running:
-            feed.ask_to_stop()
-        for feed in running:
-            feed.join()
+        # Spark answers a request to stop when the query has stopped, so each is asked on a thread of its own.
+        stopping = [threading.Thread(target=feed.stop, name="feed-stop", daemon=True) for feed in running]
+        for thread in stopping:
+            thread.start()
+        deadline = time.monotonic() + limit_s
+        for thread in stopping:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def collect(self, retained: Iterable[CheckpointMetadata]) -> None:
         """Remove what no retained checkpoint and no savepoint needs any more."""
@@ -196,7 +189,12 @@ class Feed:
     """One query, for one attempt, on a thread of its own."""
 
     def __init__(
-        self, node: Node, source: DataFrameSource, attempt: int, spark_checkpoint: str, tell: Callable[[Any], None]
+        self,
+        node: Node,
+        source: DataFrameSource,
+        attempt: int,
+        spark_checkpoint: str,
+        tell: Callable[[FeedAdvanced | FeedFailed], None],
     ) -> None:
         assert source.spool is not None
         self._node = node
@@ -227,7 +225,9 @@ class Feed:
         elif query is not None:
             query.cancel()
 
-    def join(self) -> None:
+    def stop(self) -> None:
+        """Ask it to stop, and wait for it."""
+        self.ask_to_stop()
         self._thread.join(STOPPED_WITHIN_S)
 
     def _run(self) -> None:
@@ -237,13 +237,14 @@ class Feed:
         except Exception as error:
             if not self._stopping.is_set():
                 name = f'"{self._node.name}" (uid {self._node.uid})'
-                self._tell(FeedFailed(SparkQueryError(f"The Spark query that feeds {name} failed: {error}")))
+                failure = SparkQueryError(f"The Spark query that feeds {name} failed: {error}")
+                self._tell(FeedFailed(self._attempt, failure))
 
     def _once(self) -> None:
         self._write(self._source.frame, 0, within_a_stream=False)
         if not self._stopping.is_set():
             self._spool.end(1)
-            self._tell(FeedAdvanced(self._node.uid))
+            self._tell(FeedAdvanced(self._attempt, self._node.uid))
 
     def _stream(self) -> None:
         name = f"{self._node.name} (attempt {self._attempt})"
@@ -266,7 +267,7 @@ class Feed:
         query.wait()
         if not self._stopping.is_set():
             self._spool.end(max(self._spool.batches(), default=-1) + 1)
-            self._tell(FeedAdvanced(self._node.uid))
+            self._tell(FeedAdvanced(self._attempt, self._node.uid))
 
     def _each(self, frame: Any, batch: int) -> None:
         """Called by Spark for each micro-batch, one at a time."""
@@ -294,7 +295,7 @@ class Feed:
         self._spool.publish(Manifest(batch, str(source.row_type), tuple(files)))
         failpoints.hit("spool_published")
         # Step 3
-        self._tell(FeedAdvanced(self._node.uid))
+        self._tell(FeedAdvanced(self._attempt, self._node.uid))
 
     def _running(self, query: PartsQuery | StreamQuery) -> bool:
         """Let `ask_to_stop` know the query; False if it has been asked already."""

@@ -15,6 +15,7 @@ same rows and the same id.
 from __future__ import annotations
 
 import os
+import threading
 import traceback
 from collections.abc import Iterable
 from typing import Any
@@ -39,7 +40,11 @@ from headrace.runtime.spark.session import SparkHandle
 
 
 class HandOver:
-    """All sinks of one job that hand their output over. One thread at a time uses it."""
+    """All sinks of one job that hand their output over.
+
+    One call of the program's functions at a time in the whole job: the next attempt waits for a call that an attempt
+    which is over has left running.
+    """
 
     def __init__(self, plan: JobPlan, settings: JobSettings, directory: JobDirectory) -> None:
         self._settings = settings
@@ -49,6 +54,7 @@ class HandOver:
             for node in plan.graph.nodes
             if isinstance(node.factory, SinkFactory) and isinstance(node.factory.sink, DataFrameSink)
         ]
+        self._calling = threading.Lock()
         self._notes = HandOverNotes(directory.storage)
         for _, sink in self._sinks:
             sink.notes = self._notes
@@ -78,6 +84,12 @@ class HandOver:
 
         `storage`: where the files of the checkpoint lie. Raises `UserFunctionError` with what the function raised.
         """
+        with self._calling:
+            self._hand(handle, metadata, storage, attempt)
+
+    def _hand(
+        self, handle: SparkHandle, metadata: CheckpointMetadata, storage: CheckpointStorage, attempt: int
+    ) -> None:
         for node, sink in self._sinks:
             for number, items in sorted(_by_id(_items(metadata, node.uid)).items()):
                 # All that a checkpoint holds was sealed by the attempt that took it, whichever hands it over now.

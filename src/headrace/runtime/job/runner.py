@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any
 
 from headrace.checkpoint.claims import claim, claimant, remove_claimed
@@ -33,16 +33,11 @@ from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
 from headrace.plan.memory import need_of_job
 from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
-from headrace.runtime.coordinator.outcomes import (
-    Command,
-    End,
-    Outcome,
-    OwnershipLost,
-    SavepointWanted,
-    SourcePositions,
-)
+from headrace.runtime.coordinator.events import Command, OwnershipLost, SavepointWanted
+from headrace.runtime.coordinator.inbox import Inbox
+from headrace.runtime.coordinator.outcomes import End, Outcome, SourcePositions
 from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrders
-from headrace.runtime.job.attempt import Attempt
+from headrace.runtime.job.attempt import Attempt, AttemptStart, JobWorld
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
@@ -78,10 +73,10 @@ class JobRun:
         self.board = StatusBoard(StatusReport(job_id=settings.job_id, name=settings.name, pid=os.getpid()))
         self.result: Future[JobExecutionResult] = Future()
         self._stopped: Future[None] = Future()
-        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._orders = SavepointOrders()
         self._requests: RequestServer | None = None
-        self._command: str | None = None
+        self._command: Command | None = None
         self._wanted = threading.Event()
         self._started_ms = clocks.steady_ms()
         self._began = False
@@ -89,7 +84,12 @@ class JobRun:
         self._asked = ""
         """Where what was asked for with --from lies."""
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id, clocks=clocks)
+        self._next_checkpoint_id = 0
+        """Of the attempt before: an id that one of ours may still be publishing is not used again."""
         self._ends = SparkEnds(plan, settings, self._directory)
+        self._world = JobWorld(
+            plan, settings, self._directory, self._inbox, self.board, self.collected, self._orders, clocks
+        )
         self._lease = Lease(settings.checkpointing.storage, settings.job_id, clocks=clocks)
         self._thread = threading.Thread(target=self._run, name=f"job-{settings.job_id}", daemon=True)
 
@@ -97,10 +97,10 @@ class JobRun:
         self._thread.start()
 
     def cancel(self) -> Future[None]:
-        return self._order("cancel")
+        return self._order(Command.CANCEL)
 
     def suspend(self) -> Future[None]:
-        return self._order("suspend")
+        return self._order(Command.SUSPEND)
 
     def order_savepoint(
         self, directory: str | None = None, *, stop: bool = False, drain: bool = False
@@ -119,14 +119,14 @@ class JobRun:
             savepoint_location(parent, settings.checkpointing.storage, settings.job_id), stop=stop, drain=drain
         )
         if self._orders.add(order):
-            self._events.put(SavepointWanted(order))
+            self._inbox.put(SavepointWanted(order))
         return order
 
-    def _order(self, command: str) -> Future[None]:
+    def _order(self, command: Command) -> Future[None]:
         if self._command is None:
             self._command = command
             self._wanted.set()
-            self._events.put(Command(command))
+            self._inbox.put(command)
         return self._stopped
 
     # -- the runner's thread
@@ -252,7 +252,7 @@ class JobRun:
             try:
                 self._lease.renew()
             except (FencedError, JobOwnedError) as error:
-                self._events.put(OwnershipLost(str(error)))
+                self._inbox.put(OwnershipLost(str(error)))
                 return
             except StorageError:
                 continue
@@ -298,8 +298,7 @@ class JobRun:
                 case End.FAILED:
                     self._decide(outcome, restarts)
             if self._command is not None:
-                continue_with = self._command
-                if continue_with == "cancel":
+                if self._command is Command.CANCEL:
                     self._end_run("CANCELED", JobStatus.CANCELED)
                 else:
                     self.board.update(status=JobStatus.SUSPENDED)
@@ -359,25 +358,24 @@ class JobRun:
         retained = [directory.load(ref) for ref in directory.completed()] if not source else []
         self._drop_orphans()
         self.board.update(attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id)
-        self._forget_old_events()
-        attempt = self._ends.attempt(
-            plan=self._plan,
-            settings=self._settings,
-            handle=handle,
-            directory=directory,
+        self._inbox.forget_attempts()
+        start = AttemptStart(
             number=number,
             run=run,
             restoration=restoration,
-            retained=retained,
-            events=self._events,
-            board=self.board,
-            collected=self.collected,
-            orders=self._orders,
+            retained=tuple(retained),
+            next_checkpoint_id=max(directory.next_checkpoint_id(), self._next_checkpoint_id),
             resume=positions,
-            first_complete=(lambda: None) if claimed is None else (lambda: remove_claimed(claimed)),
-            clocks=self._clocks,
+            remove_claimed=None if claimed is None else partial(remove_claimed, claimed),
         )
-        return attempt.run(), attempt
+        attempt = self._new_attempt(handle, start)
+        outcome = attempt.run()
+        self._next_checkpoint_id = attempt.next_checkpoint_id
+        return outcome, attempt
+
+    def _new_attempt(self, handle: SparkHandle, start: AttemptStart) -> Attempt:
+        ends = self._ends.for_attempt(handle, start.number, start.run, start.restoration, self._inbox.put)
+        return Attempt(self._world, start, handle, ends)
 
     def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, OpenedCheckpoint | None]:
         """The checkpoint to restore, and where it lies if outside.
@@ -475,19 +473,6 @@ class JobRun:
             raise
         except StorageError as error:
             self.board.event("storage-trouble", reason=str(error))
-
-    def _forget_old_events(self) -> None:
-        """Messages of the attempt before must not reach the next one; commands stay."""
-        kept = []
-        while True:
-            try:
-                event = self._events.get_nowait()
-            except queue.Empty:
-                break
-            if isinstance(event, Command | OwnershipLost | SavepointWanted):
-                kept.append(event)
-        for event in kept:
-            self._events.put(event)
 
     def _end_run(self, ending: Any, status: JobStatus) -> None:
         keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION

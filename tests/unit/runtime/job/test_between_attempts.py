@@ -34,6 +34,7 @@ from headrace.plan.restart import RestartStrategy
 from headrace.plan.settings import JobSettings
 from headrace.runtime.coordinator.outcomes import End, Outcome, SourcePositions, TaskDiedError
 from headrace.runtime.coordinator.savepoints import SavepointOrder, savepoint_of
+from headrace.runtime.job.attempt import AttemptStart
 from headrace.runtime.job.runner import JobRun
 from headrace.runtime.job.status import JobEvent, JobStatus
 from headrace.testing import ManualClock
@@ -102,6 +103,8 @@ class ScriptedSink(Sink):
 
 
 class ScriptedAttempt:
+    next_checkpoint_id = 2
+
     def __init__(self, number: int, act: Outcome | Callable[[], Outcome]) -> None:
         self._number = number
         self._act = act
@@ -139,7 +142,7 @@ class Driver:
         self.run.board.event_listeners.append(self.events.append)
         self.resumed: list[SourcePositions | None] = []
         self._script = list(script)
-        self.run._ends.attempt = self._attempt  # type: ignore[method-assign, assignment]
+        self.run._new_attempt = self._attempt  # type: ignore[method-assign]
 
     @staticmethod
     def _built(at_start: Callable[[int], None], steps: list[str], checkpoints: bool) -> tuple[JobPlan, JobSettings]:
@@ -151,9 +154,9 @@ class Driver:
         stream.sink_to(ScriptedSink(lambda attempt: None, steps)).uid("second")
         return env.build("job")
 
-    def _attempt(self, *, number: int, resume: SourcePositions | None, **others: Any) -> Any:
-        self.resumed.append(resume)
-        return ScriptedAttempt(number, self._script.pop(0))
+    def _attempt(self, handle: Any, start: AttemptStart) -> Any:
+        self.resumed.append(start.resume)
+        return ScriptedAttempt(start.number, self._script.pop(0))
 
     def go(self) -> None:
         self.run._lease.acquire()

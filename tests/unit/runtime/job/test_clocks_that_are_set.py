@@ -5,8 +5,8 @@ What is stored and shown is the time of day all the same. Spark is left out: the
 
 from __future__ import annotations
 
-import queue
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,20 +18,24 @@ import pytest
 from headrace import ExponentialDelayRestart, FailureRateRestart, StreamExecutionEnvironment, WatermarkStrategy
 from headrace.checkpoint.handles import TaskSnapshot
 from headrace.checkpoint.job_directory import JobDirectory
+from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.clocks import Clocks
 from headrace.connectors.source import EnumeratorContext, ReaderContext, Source, SourceReader, SplitEnumerator
 from headrace.errors import JobFailedError
 from headrace.plan.restart import RestartStrategy
 from headrace.runtime.control import messages as msg
-from headrace.runtime.control.server import TaskKey, TaskSaid
+from headrace.runtime.control.server import TaskKey
+from headrace.runtime.coordinator.events import TaskSaid
+from headrace.runtime.coordinator.inbox import Inbox
 from headrace.runtime.coordinator.outcomes import End, Outcome, TaskDiedError
 from headrace.runtime.coordinator.savepoints import SavepointOrders
-from headrace.runtime.job.attempt import Attempt
+from headrace.runtime.job.attempt import Attempt, AttemptStart, JobWorld
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.restarts import Restarts
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.runner import JobRun
+from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import StatusBoard, StatusReport
 
 HOUR = 3_600_000
@@ -126,35 +130,63 @@ class Job:
         run, number = self.directory.open_run(), self.directory.claim_attempt()
         self.directory.record_restored(number, None)
         self.board = StatusBoard(StatusReport(job_id="job", name="job"))
-        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.attempt = Attempt(
-            plan=plan,
-            settings=settings,
-            handle=None,  # type: ignore[arg-type]  # only `run` needs Spark
-            directory=self.directory,
+        self.number = number
+        self.inbox = Inbox()
+        world = JobWorld(
+            plan,
+            settings,
+            self.directory,
+            self.inbox,
+            self.board,
+            CollectedResults(),
+            SavepointOrders(),
+            machine.clocks,
+        )
+        start = AttemptStart(
             number=number,
             run=run,
             restoration=Restoration.of(plan, None, allow_non_restored=False),
-            retained=[],
-            events=self.events,
-            board=self.board,
-            collected=CollectedResults(),
-            orders=SavepointOrders(),
+            retained=(),
+            next_checkpoint_id=1,
             resume=None,
-            clocks=machine.clocks,
         )
+        handle: Any = None  # only `run` needs Spark
+        ends = SparkEnds(plan, settings, self.directory).for_attempt(
+            handle, number, run, start.restoration, self.inbox.put
+        )
+        self.attempt = Attempt(world, start, handle, ends)
         self.sent: list[msg.Message] = []
         self.attempt._server = Sent(self.sent)  # type: ignore[assignment]
-        self.attempt._enumerators.restore(lambda uid: None, lambda uid: ())
+        self.attempt.coordinator.begin()
+        self.until(lambda: self.attempt.coordinator._sources_restored)
         self.says(msg.Ready())
 
     def says(self, message: msg.Message) -> None:
         """The task says so, and the coordinator goes once round its loop."""
-        assert self.attempt._on_event(TaskSaid((0, 0), message)) is None
+        self.inbox.put(TaskSaid(self.number, TaskId(0, 0), message))
         self.goes_round()
 
     def goes_round(self) -> None:
-        assert self.attempt._on_time() is None
+        """Once by the clock; then until every I/O thread has answered."""
+        coordinator = self.attempt.coordinator
+        self._takes()
+        assert coordinator.on_time() is None
+        self.until(self._is_idle)
+
+    def until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not done():
+            assert time.monotonic() < deadline
+            self._takes()
+
+    def _takes(self) -> None:
+        while (event := self.inbox.take(0.01)) is not None:
+            assert self.attempt.coordinator.handle(event) is None
+
+    def _is_idle(self) -> bool:
+        executor = self.attempt._executor
+        with executor._changed:
+            return not executor._stuck() and not len(self.inbox)
 
     def triggered(self) -> list[int]:
         return [message.checkpoint_id for message in self.sent if isinstance(message, msg.Trigger)]
@@ -192,7 +224,7 @@ def test_the_next_checkpoint_comes_when_its_interval_is_over_and_not_before(
     machine.passes(INTERVAL - 1)
     job.goes_round()
     assert job.triggered() == [1]
-    assert 0 < job.attempt._patience() <= 0.001
+    assert 0 < job.attempt.coordinator.wait_s() <= 0.001
     machine.passes(1)
     job.goes_round()
     assert job.triggered() == [1, 2]
@@ -232,22 +264,15 @@ def test_what_is_stored_and_shown_of_a_checkpoint_is_the_time_of_day_and_how_lon
 
 @BACK_AND_FORWARD
 def test_sources_look_for_splits_when_it_is_time_and_not_before(job: Job, machine: Machine, hours: int) -> None:
-    def until(done: Any) -> None:
-        """The coordinator looks after sources about once a second."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not done():
-            assert time.monotonic() < deadline
-            with pytest.raises(queue.Empty):
-                job.events.get(timeout=job.attempt._patience())
-            job.goes_round()
-
     ticks: list[Any] = []
     job.board.listeners.append(ticks.append)
     machine.wall_ms += hours * HOUR
-    until(lambda: ticks)
+    machine.passes(1_000)  # the coordinator looks after sources once a second
+    job.goes_round()
+    assert ticks
     assert job.source.enumerator.looked == 0
     machine.passes(DISCOVERY)
-    until(lambda: job.source.enumerator.looked)
+    job.goes_round()
     assert job.source.enumerator.looked == 1
 
 

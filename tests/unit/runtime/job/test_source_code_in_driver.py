@@ -76,7 +76,20 @@ class Book(Source[Page]):
         raise AssertionError("no task runs")
 
 
-def enumerators_of(*books: Book, sent: list[Message] | None = None) -> Enumerators:
+def no_state(uid: str) -> bytes | None:
+    return None
+
+
+def one_split(uid: str) -> Sequence[bytes]:
+    return [msgspec.msgpack.encode(Page("9"))]
+
+
+def enumerators_of(
+    *books: Book,
+    sent: list[Message] | None = None,
+    state: Callable[[str], bytes | None] = no_state,
+    splits: Callable[[str], Sequence[bytes]] = one_split,
+) -> Enumerators:
     env = StreamExecutionEnvironment.get_execution_environment()
     streams = [
         env.from_source(book, WatermarkStrategy.no_watermarks(), f"book {n}").uid(f"book-{n}")
@@ -85,19 +98,11 @@ def enumerators_of(*books: Book, sent: list[Message] | None = None) -> Enumerato
     for stream in streams:
         stream.print()
     told = [] if sent is None else sent
-    return Enumerators(env.build("job")[0], lambda uid, subtask, message: told.append(message))
-
-
-def no_state(uid: str) -> None:
-    return None
-
-
-def no_splits(uid: str) -> Sequence[bytes]:
-    return ()
+    return Enumerators(env.build("job")[0], lambda uid, subtask, message: told.append(message), state, splits)
 
 
 def restored(enumerators: Enumerators) -> Enumerators:
-    enumerators.restore(no_state, lambda uid: [msgspec.msgpack.encode(Page("9"))])
+    enumerators.restore()
     return enumerators
 
 
@@ -107,7 +112,7 @@ def started(enumerators: Enumerators) -> Enumerators:
 
 
 USES: dict[str, Callable[[Enumerators], Any]] = {
-    "create_enumerator()": lambda e: e.restore(no_state, no_splits),
+    "create_enumerator()": restored,
     "add_splits_back()": restored,
     "start()": lambda e: restored(e).start(0),
     "handle_split_request()": lambda e: restored(e).hear(SplitRequest("book-0", 0)),
@@ -155,15 +160,15 @@ def test_a_failing_close_is_logged_and_the_others_are_closed(caplog: pytest.LogC
 
 def test_splits_of_another_shape_are_a_refused_restore() -> None:
     with pytest.raises(RestoreError, match=r'"book 0" \(uid "book-0"\).*cannot be read as Page'):
-        enumerators_of(Book()).restore(no_state, lambda uid: [msgspec.msgpack.encode({"split_id": 7})])
+        enumerators_of(Book(), splits=lambda uid: [msgspec.msgpack.encode({"split_id": 7})]).restore()
 
 
 def test_a_source_that_could_not_be_created_stands_where_it_was_to_go_on_from() -> None:
     saved = msgspec.msgpack.encode(Page("4", line=12))
     states = {"book-0": b"5", "book-1": b"6,7"}
-    failing = enumerators_of(Book(), Book("create_enumerator()"))
+    failing = enumerators_of(Book(), Book("create_enumerator()"), state=states.get, splits=lambda uid: [saved])
     with pytest.raises(UserFunctionError):
-        failing.restore(states.get, lambda uid: [saved])
+        failing.restore()
 
     standing = failing.standing()
 
@@ -173,16 +178,16 @@ def test_a_source_that_could_not_be_created_stands_where_it_was_to_go_on_from() 
 
 def test_splits_that_could_not_be_given_back_are_not_lost() -> None:
     saved = msgspec.msgpack.encode(Page("4", line=12))
-    failing = enumerators_of(Book("add_splits_back()"))
+    failing = enumerators_of(Book("add_splits_back()"), state=lambda uid: b"5", splits=lambda uid: [saved])
     with pytest.raises(UserFunctionError):
-        failing.restore(lambda uid: b"5", lambda uid: [saved])
+        failing.restore()
     standing = failing.standing()
     assert (standing.state("book-0"), standing.splits("book-0")) == (b"5", [saved])
 
 
 def test_where_sources_stand_is_what_is_left_and_what_readers_are_at() -> None:
-    enumerators = enumerators_of(Book())
-    enumerators.restore(no_state, no_splits)
+    enumerators = enumerators_of(Book(), splits=lambda uid: ())
+    enumerators.restore()
     enumerators.hear(SplitRequest("book-0", 0))
     at = msgspec.msgpack.encode(Page("1", line=3))
     enumerators.hear(Announced("book-0", 0, (at,)))

@@ -6,9 +6,10 @@ import pytest
 
 from headrace import StreamExecutionEnvironment, options
 from headrace.checkpoint.handles import RestoredBytes
+from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.plan.graph import JobPlan
 from headrace.runtime.coordinator.outcomes import TaskDiedError
-from headrace.runtime.coordinator.startup import JOIN_TIMEOUT_S, OPTION, Startup
+from headrace.runtime.coordinator.startup import JOIN_TIMEOUT_S, OPTION, Startup, operators_by_task
 
 HALF_AN_HOUR_S = 1_800
 
@@ -39,10 +40,10 @@ def clock() -> Seconds:
 
 @pytest.fixture
 def startup(clock: Seconds) -> Startup:
-    return Startup(plan(), HALF_AN_HOUR_S * 1_000, restores=True, clock=clock)
+    return Startup(operators_by_task(plan()), HALF_AN_HOUR_S * 1_000, restores=True, clock=clock)
 
 
-def tasks_of(startup: Startup) -> list[tuple[int, int]]:
+def tasks_of(startup: Startup) -> list[TaskId]:
     return sorted(startup._tasks)
 
 
@@ -118,11 +119,11 @@ def test_how_far_it_is_can_be_told_at_any_moment(startup: Startup) -> None:
     startup.ready(tasks[0], RestoredBytes())
     assert startup.words() == f"restoring state and opening functions, 1 of {len(tasks)} tasks ready"
     assert startup.pids == {f"{level}.{slot}": 7 for level, slot in tasks}
-    assert (startup.pid(tasks[0]), startup.pid((99, 0))) == (7, 0)
+    assert (startup.pid(tasks[0]), startup.pid(TaskId(99, 0))) == (7, 0)
 
 
 def test_a_job_that_begins_from_nothing_is_not_said_to_restore() -> None:
-    startup = Startup(plan(), 1_000, restores=False)
+    startup = Startup(operators_by_task(plan()), 1_000, restores=False)
     for task in tasks_of(startup):
         startup.joined(task, 1)
     assert startup.words().startswith("opening functions, 0 of ")
