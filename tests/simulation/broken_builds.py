@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from simulated_job import Build, Coordinator, Metadata, SimulatedJob
+from simulated_job import Build
 from simulated_plan import Mode, Record, Scenario, draw
 from simulated_task import ModelTask
 
 from headrace.checkpoint.lifecycle import actions as act
 from headrace.runtime.control import messages as msg
+from headrace.runtime.coordinator.coordinator import Coordinator
+from headrace.runtime.coordinator.events import Event, ReaderAddressed
+from headrace.runtime.coordinator.outcomes import Outcome
 from headrace.runtime.task.cells import BARRIER
 from headrace.runtime.task.gate import CONTROL, InputGate, TakeSnapshot, _Alignment
 from headrace.runtime.task.spill import Queued
@@ -165,25 +168,47 @@ class EmitsItsFarewellAgain(ModelTask):
 class AsksTheEnumeratorsTooLate(Coordinator):
     """Splits that were assigned after the trigger are missing from the enumerators' state."""
 
-    def acknowledged(self, checkpoint_id: int) -> None:
-        self.save_enumerators(checkpoint_id)
+    def _do(self, action: act.Action) -> Outcome | None:
+        if isinstance(action, act.TriggerCheckpoint):
+            super()._send_trigger(action, {})
+        return super()._do(action)
+
+    def _send_trigger(self, trigger: act.TriggerCheckpoint, states: dict[str, bytes]) -> None:
+        if trigger.checkpoint_id in self._lifecycle.open_ids:
+            self._source_states[trigger.checkpoint_id] = states
 
 
 class NotifiesBeforePublishing(Coordinator):
     """Tasks hear that a checkpoint is durable before its metadata is written."""
 
-    def perform(self, action: act.Action) -> None:
-        if isinstance(action, act.Publish):
-            self.job.to_all(msg.Complete(action.checkpoint_id))
-        super().perform(action)
+    def _publish(self, action: act.Publish) -> None:
+        self._to_all(msg.Complete(action.checkpoint_id))
+        super()._publish(action)
+
+
+class DropsBeforePublishing(Coordinator):
+    """Older checkpoints go before the new one is known to be complete."""
+
+    def _publish(self, action: act.Publish) -> None:
+        super()._publish(action)
+        self._removals.drop(self._lifecycle.retained)
+
+
+class HearsAssignmentsOfOlderAttempts(Coordinator):
+    """What an enumerator of an older attempt had to say reaches the readers of this one."""
+
+    def handle(self, event: Event) -> Outcome | None:
+        if isinstance(event, ReaderAddressed):
+            event = replace(event, attempt=self._attempt.number)
+        return super().handle(event)
 
 
 class TrustsWhatZombiesPublish(Coordinator):
     """An attempt that is over may still publish, and the next one restores it."""
 
-    def __init__(self, job: SimulatedJob, attempt: int, restored: Metadata | None) -> None:
-        super().__init__(job, attempt, restored)
-        job.storage.attempts.clear()
+    def __init__(self, attempt: Any, ports: Any, *others: Any) -> None:
+        super().__init__(attempt, ports, *others)
+        ports.store.job.storage.attempts.clear()
 
 
 FOCUS: dict[type, Callable[[Scenario], Scenario]] = {
@@ -223,7 +248,13 @@ BROKEN: dict[str, Build] = {
     },
     **{
         coordinator.__name__: Build(coordinator=coordinator)
-        for coordinator in (AsksTheEnumeratorsTooLate, NotifiesBeforePublishing, TrustsWhatZombiesPublish)
+        for coordinator in (
+            AsksTheEnumeratorsTooLate,
+            NotifiesBeforePublishing,
+            DropsBeforePublishing,
+            HearsAssignmentsOfOlderAttempts,
+            TrustsWhatZombiesPublish,
+        )
     },
 }
 

@@ -1,8 +1,9 @@
 """A whole job in one thread: coordinator, tasks and channels, stepped in an order that a seed decides.
 
-The checkpoint lifecycle, the input gate, chain inputs, routing, cells and control messages are the engine's own.
-Channels and control connections are queues that keep their order; storage is a dictionary; a crash throws all
-tasks away and begins a new attempt from the newest checkpoint.
+The coordinator, its lifecycle and its queue of results, the input gate, chain inputs, routing, cells and control
+messages are the engine's own. Channels and control connections are queues that keep their order; storage is a
+dictionary that may be slow or fail; the I/O of the coordinator gets on when the dice say so. A crash throws all tasks
+away and begins a new attempt from the newest checkpoint, while I/O of the old one may still be under way.
 """
 
 from __future__ import annotations
@@ -16,14 +17,21 @@ from typing import Any
 
 from cut_oracle import Violation, check_cut, check_end
 from simulated_plan import Mode, Record, Scenario, plan_of
-from simulated_task import Item, ModelTask, State, TaskKey
+from simulated_task import Item, ModelTask, State, TaskKey, level_of
 
-from headrace.checkpoint.lifecycle import actions as act
-from headrace.checkpoint.lifecycle import facts
-from headrace.checkpoint.lifecycle.lifecycle import CheckpointLifecycle
+from headrace.checkpoint.job_directory import PublishOutcomeUnknownError
+from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.checkpoint.lifecycle.settings import LifecycleSettings
-from headrace.errors import CheckpointFailure
+from headrace.checkpoint.metadata.model import CheckpointMetadata
+from headrace.clocks import Clocks
+from headrace.errors import FencedError, StorageError
 from headrace.runtime.control import messages as msg
+from headrace.runtime.coordinator.coordinator import Coordinator
+from headrace.runtime.coordinator.events import Event, ReaderAddressed, SavepointWanted, TaskSaid
+from headrace.runtime.coordinator.executor import Lane, ManualExecutor, Work
+from headrace.runtime.coordinator.ports import CoordinatedAttempt, Ports, Removal
+from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrders
+from headrace.runtime.coordinator.startup import Startup
 from headrace.runtime.task.gate import CONTROL, InputGate
 from headrace.runtime.task.routing import Router
 
@@ -40,6 +48,19 @@ class Metadata:
     kind: str
     paths: dict[TaskKey, str]
     unassigned: dict[str, dict[str, int]]
+    written: CheckpointMetadata
+    """As the coordinator wrote it."""
+
+    @classmethod
+    def of(cls, written: CheckpointMetadata) -> Metadata:
+        paths = {
+            (level_of(operator.uid), subtask.subtask): subtask.keyed.files[0].path
+            for operator in written.operators
+            for subtask in operator.subtasks
+            if subtask.keyed is not None
+        }
+        unassigned = {source: marshal.loads(state) for source, state in written.enumerators.items()}
+        return cls(written.checkpoint_id, written.attempt, written.kind, paths, unassigned, written)
 
 
 @dataclass
@@ -66,118 +87,79 @@ class Storage:
             del self.files[path]
 
 
-class Coordinator:
-    """The driver of one attempt: performs what the lifecycle decides."""
+class SimulatedSources:
+    """The enumerators: each deals its splits out, one or two at a time."""
 
     def __init__(self, job: SimulatedJob, attempt: int, restored: Metadata | None) -> None:
         self.job = job
         self.attempt = attempt
-        scenario = job.scenario
-        tasks = frozenset(facts.TaskId(level, slot) for level, n in enumerate(scenario.slots) for slot in range(n))
-        self.lifecycle = CheckpointLifecycle(
-            LifecycleSettings(
-                interval_ms=100 if job.patient else scenario.interval_ms,
-                timeout_ms=20_000 if job.patient else scenario.timeout_ms,
-                max_concurrent=scenario.concurrent,
-                tolerable_failures=1_000 if job.patient else scenario.tolerable_failures,
-                retain=scenario.retain,
-                unaligned=scenario.mode in (Mode.UNALIGNED, Mode.TIMEOUT),
-            ),
-            tasks,
-            job.next_id,
-            tuple(m.checkpoint_id for m in job.storage.counted()),
-        )
-        self.unassigned = self.all_splits()
+        self.unassigned = {source: dict.fromkeys(splits, 0) for source, splits in job.scenario.splits.items()}
         if restored is not None:
             self.unassigned = {source: dict(splits) for source, splits in restored.unassigned.items()}
             for path in restored.paths.values():
                 for source, splits in job.storage.files[path].splits.items():
                     self.unassigned[source].update(splits)
-        self.unassigned_at: dict[int, dict[str, dict[str, int]]] = {}
-        self.publishing: act.Publish | None = None
 
-    def all_splits(self) -> dict[str, dict[str, int]]:
-        return {source: dict.fromkeys(splits, 0) for source, splits in self.job.scenario.splits.items()}
-
-    def fact(self, fact: facts.Fact) -> None:
-        for action in self.lifecycle.handle(fact, self.job.now_ms):
-            self.perform(action)
-
-    def message(self, task: TaskKey, message: Any) -> None:
-        who = facts.TaskId(*task)
-        match message:
-            case msg.Acknowledge(checkpoint_id, snapshot):
-                self.acknowledged(checkpoint_id)
-                self.fact(facts.TaskAcknowledged(checkpoint_id, who, snapshot))
-            case msg.Decline(checkpoint_id, failure, detail):
-                self.fact(facts.TaskDeclined(checkpoint_id, who, CheckpointFailure[failure], detail))
-            case msg.Committed(checkpoint_id):
-                self.fact(facts.TaskCommitted(checkpoint_id, who))
-            case msg.Drained():
-                self.fact(facts.TaskDrained(who))
-            case msg.SplitRequest(source, _):
-                self.assign(source, task)
-
-    def assign(self, source: str, task: TaskKey) -> None:
+    def hear(self, message: msg.SplitRequest | msg.Announced) -> None:
+        assert isinstance(message, msg.SplitRequest)
+        source, slot = message.uid, message.subtask
         splits = self.unassigned[source]
         given = dict([splits.popitem() for _ in range(min(len(splits), self.job.rng.randint(1, 2)))])
         encoded = tuple(map(marshal.dumps, given.items()))
-        self.job.to_task(task, msg.AssignSplits(source, task[1], encoded, last=not given))
+        task = TaskId(0 if source == "a" else 1, slot)
+        self.job.results.append(
+            ReaderAddressed(self.attempt, task, msg.AssignSplits(source, slot, encoded, last=not given))
+        )
 
-    def perform(self, action: act.Action) -> None:
-        storage = self.job.storage
-        match action:
-            case act.TriggerCheckpoint():
-                self.trigger(action)
-            case act.Publish():
-                self.publishing = action
-            case act.NotifyComplete(checkpoint_id, commit):
-                if commit:
-                    self.job.to_all(msg.Complete(checkpoint_id))
-            case act.NotifyAbort(checkpoint_id, _):
-                self.job.to_all(msg.Abort(checkpoint_id))
-            case act.DropCheckpoints(checkpoint_ids):
-                storage.drop(checkpoint_ids)
-            case act.DiscardPending(_, files) | act.DiscardLate(_, _, files):
-                for path in files:
-                    storage.files.pop(path, None)
-            case act.FailJob() | act.RestoreLatest():
-                self.job.failing = True
-            case act.ReleaseJob():
-                self.job.released = True
+    def snapshot(self) -> dict[str, bytes]:
+        return {source: marshal.dumps(splits) for source, splits in self.unassigned.items()}
 
-    def trigger(self, action: act.TriggerCheckpoint) -> None:
-        self.job.next_id = action.checkpoint_id + 1
-        self.save_enumerators(action.checkpoint_id)
-        unaligned = self.job.scenario.mode is Mode.UNALIGNED and action.kind == "checkpoint" and not action.final
-        trigger = msg.Trigger(action.checkpoint_id, unaligned, action.kind == "savepoint")
-        for task in self.job.tasks if unaligned else self.job.scenario.source_tasks():
-            self.job.to_task(task, trigger)
+    def restore(self) -> None: ...
+    def start(self, now_ms: int) -> None: ...
+    def discover(self, now_ms: int) -> None: ...
+    def look(self, uid: str) -> None: ...
+    def close(self) -> None: ...
 
-    def save_enumerators(self, checkpoint_id: int) -> None:
-        self.unassigned_at[checkpoint_id] = {s: dict(splits) for s, splits in self.unassigned.items()}
 
-    def acknowledged(self, checkpoint_id: int) -> None:
-        """For a broken build to stand on."""
+class SimulatedStore:
+    """The job's directory for one attempt. Storage answers, fails, or does what it was asked and fails to say so."""
 
-    def metadata(self, action: act.Publish) -> Metadata:
-        paths = {(s.level, s.slot): s.subtasks[0].keyed.files[0].path for s in action.snapshots}  # type: ignore[union-attr]
-        unassigned = self.unassigned_at[action.checkpoint_id]
-        return Metadata(action.checkpoint_id, self.attempt, action.kind, paths, unassigned)
+    def __init__(self, job: SimulatedJob, attempt: int) -> None:
+        self.job = job
+        self.attempt = attempt
+        self.has_looked = False
+        """A driver that was replaced had looked at the attempts before it was: what it does now, it does late."""
 
-    def publish(self, outcome: str) -> None:
-        """The storage has answered, or has not."""
-        assert self.publishing is not None
-        action, self.publishing = self.publishing, None
-        metadata = self.metadata(action)
-        if outcome in ("published", "unknown, but it is"):
-            self.job.storage.published[action.checkpoint_id] = metadata
-        if outcome == "published":
-            self.job.check(metadata)
-            self.fact(facts.Published(action.checkpoint_id))
+    def assert_current(self) -> None:
+        if self.job.attempt > self.attempt and not self.has_looked:
+            raise FencedError(f"attempt {self.job.attempt} took over")
+
+    def publish(self, metadata: CheckpointMetadata) -> None:
+        self.assert_current()
+        job, made = self.job, Metadata.of(metadata)
+        luck = 0.0 if self.has_looked else job.rng.random()
+        if luck < 0.9:
+            job.storage.published[made.checkpoint_id] = made
+            if self.attempt == job.attempt:
+                job.check(made)
+        elif luck < 0.94:
+            raise StorageError("no space left on device")
         else:
-            unknown = outcome.startswith("unknown")
-            self.fact(facts.PublishFailed(action.checkpoint_id, CheckpointFailure.STORAGE, outcome, unknown))
+            if luck < 0.97:
+                job.storage.published[made.checkpoint_id] = made
+            raise PublishOutcomeUnknownError("no answer")
+
+    def publish_savepoint(self, order: SavepointOrder, metadata: CheckpointMetadata) -> None:
+        self.publish(metadata)
+
+    def remove(self, removal: Removal) -> None:
+        self.assert_current()
+        for path in removal.files:
+            self.job.storage.files.pop(path, None)
+        for checkpoint_id in removal.checkpoint_ids:
+            if not self.has_looked and self.job.rng.random() < 0.05:
+                raise StorageError("the storage does not answer")
+            self.job.storage.drop((checkpoint_id,))
 
 
 @dataclass(frozen=True)
@@ -187,6 +169,7 @@ class Build:
     gate: type[InputGate] = InputGate
     task: type[ModelTask] = ModelTask
     coordinator: type[Coordinator] = Coordinator
+    """Of the job: the one that production runs."""
 
 
 class SimulatedJob:
@@ -204,7 +187,10 @@ class SimulatedJob:
         """Output that a completed checkpoint names: nothing else may be committed."""
         self.read_from: dict[str, int] = {}
         """Nothing before these positions may be read again."""
-        self.zombies: list[Metadata] = []
+        self.zombies: list[Work] = []
+        """I/O that an attempt had under way when it was replaced."""
+        self.results: deque[Event] = deque()
+        """Of I/O and enumerators, on their way to the coordinator; those of replaced attempts come, too."""
         self.now_ms = 0
         self.next_id = 1
         self.attempt = 0
@@ -235,7 +221,6 @@ class SimulatedJob:
                 for item in self.storage.files[path].prepared:
                     self.commit(item)
         self.failing = False
-        self.coordinator = self.build.coordinator(self, self.attempt, restored)
         self.channels: dict[tuple[int, int, int], deque[bytes]] = {}
         self.downwards: dict[TaskKey, deque[Any]] = {}
         self.upwards: dict[TaskKey, deque[Any]] = {}
@@ -247,7 +232,50 @@ class SimulatedJob:
                 state = None if restored is None else self.storage.files[restored.paths[level, slot]]
                 self.tasks[level, slot] = self.task(level, slot, state)
         self.everyone = list(self.tasks)
-        self.coordinator.fact(facts.TasksRunning())
+        self.coordinate(restored)
+
+    def coordinate(self, restored: Metadata | None) -> None:
+        """A coordinator for the attempt, whose tasks all run."""
+        scenario = self.scenario
+        tasks = dict.fromkeys((TaskId(*key) for key in self.everyone), "model")
+        attempt = CoordinatedAttempt(
+            job_id="simulated",
+            job_name="simulated",
+            run=1,
+            number=self.attempt,
+            history="",
+            tasks=frozenset(tasks),
+            source_tasks=frozenset(TaskId(*key) for key in scenario.source_tasks()),
+            operator_names={},
+            mode="aligned",
+            lifecycle=LifecycleSettings(
+                interval_ms=100 if self.patient else scenario.interval_ms,
+                timeout_ms=20_000 if self.patient else scenario.timeout_ms,
+                max_concurrent=scenario.concurrent,
+                tolerable_failures=1_000 if self.patient else scenario.tolerable_failures,
+                retain=scenario.retain,
+                unaligned=scenario.mode in (Mode.UNALIGNED, Mode.TIMEOUT),
+                unaligned_at_once=scenario.mode is Mode.UNALIGNED,
+            ),
+            next_checkpoint_id=self.next_id,
+            retained=tuple(m.written for m in self.storage.counted()),
+        )
+        self.store = SimulatedStore(self, self.attempt)
+        self.executor = ManualExecutor(self.attempt)
+        self.orders = SavepointOrders()
+        sources = SimulatedSources(self, self.attempt, restored)
+        ports = Ports(self, self.store, sources, clocks=Clocks(lambda: self.now_ms, lambda: self.now_ms))
+        startup = Startup(tasks, 1, restores=False, clock=lambda: 0.0)
+        self.coordinator = self.build.coordinator(attempt, ports, self.executor, startup, self.orders)
+        self.coordinator.begin()
+        for task in tasks:
+            self.handle(TaskSaid(self.attempt, task, msg.Ready()))
+        restoring = self.executor.step(Lane.SOURCES)
+        assert restoring is not None
+        self.handle(restoring)
+
+    def handle(self, event: Event) -> None:
+        self.failing |= self.coordinator.handle(event) is not None
 
     def task(self, level: int, slot: int, state: State | None) -> ModelTask:
         scenario = self.scenario
@@ -283,27 +311,40 @@ class SimulatedJob:
 
     def crash(self) -> None:
         """A task or the driver dies. What the driver was publishing has landed, has not, or lands later."""
-        if self.coordinator.publishing is not None:
-            metadata = self.coordinator.metadata(self.coordinator.publishing)
+        self.next_id = self.coordinator.lifecycle.next_id
+        publishing, removing = self.executor.lanes[Lane.PUBLISH], self.executor.lanes[Lane.REMOVE]
+        for work in [*list(publishing)[:1], *list(removing)[:1]]:
             match self.rng.randrange(4):
                 case 0:
-                    self.storage.published[metadata.checkpoint_id] = metadata
+                    self.io_of_the_past(work)
                 case 1 | 2:
-                    self.zombies.append(metadata)
+                    self.zombies.append(work)
+        self.store.has_looked = self.rng.random() < 0.5
         for task in self.tasks.values():
             task.gate.close()
         self.begin()
         # Trouble seldom comes alone: the next crash may come before the next checkpoint.
         self.crash_at = self.steps + self.rng.randint(50, 1_500) if self.rng.random() < 0.4 else None
 
+    def io_of_the_past(self, work: Work) -> None:
+        """What a replaced driver still does; what comes of it reaches whoever coordinates the job now."""
+        try:
+            result = work()
+        except FencedError:
+            return
+        if result is not None:
+            self.results.append(result)
+
     # -- what tasks and the coordinator are given
 
-    def to_task(self, task: TaskKey, message: msg.Message) -> None:
-        self.downwards[task].append(message)
+    def send(self, task: TaskId, message: msg.Message) -> None:
+        if isinstance(message, msg.Release):
+            self.released = True
+        elif not isinstance(message, msg.Start):
+            self.downwards[task].append(message)
 
-    def to_all(self, message: msg.Message) -> None:
-        for queue in self.downwards.values():
-            queue.append(message)
+    def deployment(self, task: TaskId) -> msg.Deploy:
+        raise AssertionError("tasks of the simulation are made with their state")
 
     def read(self, split: str, position: int) -> Record:
         if position < self.read_from.get(split, 0):
@@ -339,8 +380,8 @@ class SimulatedJob:
             if self.failing:
                 self.crash()
             dice = rng.random()
-            if dice < 0.92:
-                self.step_of_a_task(dice / 0.92)
+            if dice < 0.90:
+                self.step_of_a_task(dice / 0.90)
             elif dice < 0.97:
                 self.step_of_the_coordinator()
             elif dice < 0.99:
@@ -349,11 +390,12 @@ class SimulatedJob:
                 self.crashes -= 1
                 self.crash()
             elif self.zombies and rng.random() < 0.3:
-                zombie = self.zombies.pop()
-                self.storage.published[zombie.checkpoint_id] = zombie
+                self.io_of_the_past(self.zombies.pop())
             elif self.savepoints and rng.random() < 0.05:
                 self.savepoints -= 1
-                self.coordinator.fact(facts.SavepointRequested(str(self.next_id), None))
+                order = SavepointOrder("somewhere", request=str(self.steps))
+                self.orders.add(order)
+                self.handle(SavepointWanted(order))
         raise Violation(f"the job hangs after {MOST_STEPS} steps")
 
     def step_of_a_task(self, dice: float) -> None:
@@ -372,7 +414,7 @@ class SimulatedJob:
                 task.receive(self.downwards[key].popleft())
         elif dice < 0.87:
             if self.upwards[key]:
-                self.coordinator.message(key, self.upwards[key].popleft())
+                self.handle(TaskSaid(self.attempt, TaskId(*key), self.upwards[key].popleft()))
         elif dice < 0.90:
             if task.letters:
                 task.letter()
@@ -388,13 +430,14 @@ class SimulatedJob:
         due = self.coordinator.lifecycle.next_wakeup_ms(self.now_ms)
         if due is not None and self.is_quiet():
             self.now_ms = max(self.now_ms, due)
-        self.coordinator.fact(facts.Tick())
+        self.failing |= self.coordinator.on_time() is not None
 
     def is_quiet(self) -> bool:
         """Whether nothing moves until the clock does (a lost acknowledgement is waited for)."""
         queues = (*self.channels.values(), *self.downwards.values(), *self.upwards.values())
         return (
-            self.coordinator.publishing is None
+            not self.results
+            and not self.executor.busy
             and not any(queues)
             and all(t.drained and not t.running and not t.letters and not t.commits for t in self.tasks.values())
             and not any(t.gate.has_input for t in self.tasks.values())
@@ -432,15 +475,23 @@ class SimulatedJob:
             queue.append(queue[-1])
 
     def step_of_the_coordinator(self) -> None:
-        if self.coordinator.publishing is None:
+        """It takes the next result, and one of its I/O threads gets on, unless storage is slow today."""
+        if self.results and self.rng.random() < 0.8:
+            self.handle(self.results.popleft())
+        busy = self.executor.busy
+        if not busy:
             return
-        luck = self.rng.random()
-        if self.crashes and luck < 0.1:
-            self.crashes -= 1
-            self.crash()
-            return
-        outcomes = ("failed", "unknown, but it is", "unknown, and it is not")
-        self.coordinator.publish("published" if luck < 0.9 else outcomes[int((luck - 0.9) * 30)])
+        lane = self.rng.choice(busy)
+        if lane in (Lane.PUBLISH, Lane.REMOVE):
+            if self.crashes and self.rng.random() < 0.1:
+                self.crashes -= 1
+                self.crash()
+                return
+            if not self.patient and self.rng.random() > self.scenario.storage_speed:
+                return
+        result = self.executor.step(lane)
+        if result is not None:
+            self.results.append(result)
 
 
 def simulate(scenario: Scenario, seed: int, build: Build = Build(), spill_dir: Path | None = None) -> SimulatedJob:  # noqa: B008

@@ -69,6 +69,8 @@ class Scenario:
     retain: int
     savepoints: int
     write_failures: float = 0.02
+    storage_speed: float = 1.0
+    """How often storage gets on when it could."""
     fixed: frozenset[int] = frozenset()
     """Edges with a fixed route: none of their records may be in flight in a checkpoint."""
 
@@ -160,6 +162,7 @@ def draw(seed: int) -> Scenario:
         retain=rng.choice((1, 1, 2)),
         savepoints=rng.choice((0, 0, 0, 2)),
         # From a generator of its own: seeds that once found something stay what they are.
+        storage_speed=Random(f"storage {seed}").choice((0.03, 0.3, 1.0, 1.0)),
         fixed=frozenset(Random(f"fixed {seed}").choice(((), (), (0,), (1, RELAYED), (RELAYED,), (0, DEEP)))),
     )
 

@@ -174,7 +174,7 @@ class ModelTask:
         path = f"{self.attempt}/{checkpoint_id}/{self.level}.{self.slot}"
         files[path] = running.state
         keyed = KeyedSnapshot("table", 0, 0, (), (StateFile(1, "", path),))
-        subtask = SubtaskSnapshot("model", self.slot, self.scenario.slots[self.level], 16, keyed)
+        subtask = SubtaskSnapshot(uid_of(self.level), self.slot, self.scenario.slots[self.level], 16, keyed)
         self.send(msg.Acknowledge(checkpoint_id, TaskSnapshot(self.level, self.slot, (subtask,))))
 
     def fail_to_write(self, checkpoint_id: int) -> None:
@@ -369,6 +369,14 @@ class ModelTask:
         if self.block is not None:
             channel, address, records, at = self.block
             yield channel, encode(address, records[at:])
+
+
+def uid_of(level: int) -> str:
+    return f"model-{level}"
+
+
+def level_of(uid: str) -> int:
+    return int(uid.removeprefix("model-"))
 
 
 def farewell(level: int, slot: int) -> Record:
