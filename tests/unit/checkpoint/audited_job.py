@@ -1,6 +1,6 @@
-"""A job without Spark, for audits: two tasks with RocksDB state, and a driver that does what the real one does.
+"""A job without Spark, for audits: two tasks with RocksDB state, and the coordinator that production runs.
 
-Lifecycle, job directory, backends and storage are the engine's own. What a run goes through is drawn by a seed: tasks
+Coordinator, job directory, backends and storage are the engine's own. What a run goes through is drawn by a seed: tasks
 that decline, die, or whose acknowledgement comes late or never; publications whose outcome nobody knows; checkpoints
 that time out; drivers that are killed between any two operations on storage; drivers that wake up after they were
 replaced, before or behind their own look at the attempts.
@@ -17,9 +17,7 @@ from typing import Any
 from headrace.backends.rocksdb.backend import RocksDBBackend
 from headrace.checkpoint.handles import ChannelSnapshot, PreparedItem, StateFile, SubtaskSnapshot, TaskSnapshot
 from headrace.checkpoint.job_directory import JobDirectory
-from headrace.checkpoint.lifecycle import actions as act
-from headrace.checkpoint.lifecycle import facts
-from headrace.checkpoint.lifecycle.lifecycle import CheckpointLifecycle
+from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.checkpoint.lifecycle.settings import LifecycleSettings
 from headrace.checkpoint.metadata.codec import encode_metadata
 from headrace.checkpoint.metadata.model import CheckpointMetadata, channels_of, operators_of, shared_files_of
@@ -28,6 +26,14 @@ from headrace.checkpoint.storage.base import FileStore
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.clocks import Clocks
 from headrace.errors import CheckpointFailure, FencedError, StorageError
+from headrace.runtime.control import messages as msg
+from headrace.runtime.coordinator.coordinator import Coordinator
+from headrace.runtime.coordinator.events import Command, Event, TaskSaid, WorkFailed
+from headrace.runtime.coordinator.executor import Lane, ManualExecutor
+from headrace.runtime.coordinator.ports import CoordinatedAttempt, Ports, Silent
+from headrace.runtime.coordinator.savepoints import SavepointOrders
+from headrace.runtime.coordinator.startup import Startup
+from headrace.runtime.coordinator.store import AttemptStore
 from headrace.state.backend import BackendContext
 from headrace.state.descriptors import ValueStateDescriptor
 from headrace.state.key_groups import group_range, key_group
@@ -56,6 +62,7 @@ class FragileStorage(FileSystemCheckpointStorage):
     """The next file is created, but the driver hears of an error, and cannot read it back."""
     full = False
     """Tasks can store nothing more."""
+    shared_files_removed = 0
 
     def _step(self) -> None:
         if self.steps_to_live is not None:
@@ -78,6 +85,8 @@ class FragileStorage(FileSystemCheckpointStorage):
     def delete(self, path: str) -> None:
         self._step()
         super().delete(path)
+        if "/shared/" in path:
+            self.shared_files_removed += 1
         self._step()
 
     def delete_tree(self, prefix: str) -> None:
@@ -176,19 +185,55 @@ class Task:
         self.backend.close()
 
 
-class Driver:
-    """One attempt: restores, then performs what the lifecycle says."""
+class NoSources:
+    """The tasks of this job make up their own input."""
+
+    def snapshot(self) -> dict[str, bytes]:
+        return {}
+
+    def restore(self) -> None: ...
+    def start(self, now_ms: int) -> None: ...
+    def hear(self, message: msg.SplitRequest | msg.Announced) -> None: ...
+    def discover(self, now_ms: int) -> None: ...
+    def look(self, uid: str) -> None: ...
+    def close(self) -> None: ...
+
+
+class AuditedStore(AttemptStore):
+    """The engine's own, with storage that does not always answer."""
+
+    job: AuditedJob
+
+    def publish(self, metadata: CheckpointMetadata) -> None:
+        job = self.job
+        job.storage.lose_the_answer = job.chance(0.03)
+        try:
+            super().publish(metadata)
+        except StorageError as error:
+            unknown = isinstance(error, PublishOutcomeUnknownError)
+            job.events["outcome unknown" if unknown else "not published"] += 1
+            raise
+        finally:
+            job.storage.lose_the_answer = False
+        job.events["published"] += 1
+
+
+class Driver(Silent):
+    """One attempt: restores, then runs the engine's coordinator, whose I/O gets on when the dice say so."""
+
+    store_type: type[AuditedStore] = AuditedStore
 
     def __init__(self, job: AuditedJob) -> None:
         self.job = job
         self.over = False
-        self.directory = JobDirectory(job.storage, JOB, clocks=Clocks(steady_ms=lambda: job.now_ms), grace_ms=GRACE_MS)
+        clocks = Clocks(wall_ms=lambda: job.now_ms, steady_ms=lambda: job.now_ms)
+        self.directory = JobDirectory(job.storage, JOB, clocks=clocks, grace_ms=GRACE_MS)
         self.directory.open_run()
         self.attempt = self.directory.claim_attempt()
         newest = self.directory.newest()
         saved = None if newest is None else self.directory.load(newest)
         self.directory.record_restored(self.attempt, None if newest is None else newest.checkpoint_id)
-        self.retained = {ref.checkpoint_id: self.directory.load(ref) for ref in self.directory.completed()}
+        retained = tuple(self.directory.load(ref) for ref in self.directory.completed())
         self.directory.drop(self.directory.orphans())
         local = job.local / f"attempt-{self.attempt}"
         self.tasks = [Task(slot, local / str(slot), saved, job.storage) for slot in range(WIDTH)]
@@ -197,49 +242,83 @@ class Driver:
             assert [task.values for task in self.tasks] == wanted, f"checkpoint {saved.checkpoint_id} restores exactly"
         self.barriers: list[tuple[int, Task]] = []
         self.uploads: list[tuple[int, Task]] = []
-        self.late: list[facts.TaskAcknowledged] = []
-        self.lifecycle = CheckpointLifecycle(
-            LifecycleSettings(
+        self.late: list[TaskSaid] = []
+        everyone = {TaskId(0, slot): UID for slot in range(WIDTH)}
+        attempt = CoordinatedAttempt(
+            job_id=JOB,
+            job_name=JOB,
+            run=1,
+            number=self.attempt,
+            history="",
+            tasks=frozenset(everyone),
+            source_tasks=frozenset(everyone),
+            operator_names={},
+            mode="aligned",
+            lifecycle=LifecycleSettings(
                 interval_ms=1_000,
                 timeout_ms=TIMEOUT_MS,
                 max_concurrent=2,
                 tolerable_failures=1_000_000,
                 retain=RETAIN,
             ),
-            frozenset(facts.TaskId(0, slot) for slot in range(WIDTH)),
-            self.directory.next_checkpoint_id(),
-            tuple(sorted(self.retained)),
+            next_checkpoint_id=self.directory.next_checkpoint_id(),
+            retained=retained,
         )
-        self.tell(facts.TasksRunning())
+        store = self.store_type(self.directory, self.attempt)
+        store.job = job
+        self.executor = ManualExecutor(self.attempt)
+        ports = Ports(self, store, NoSources(), reporter=self, clocks=clocks)
+        startup = Startup(everyone, 1, restores=False, clock=lambda: 0.0)
+        self.coordinator = Coordinator(attempt, ports, self.executor, startup, SavepointOrders())
+        self.coordinator.begin()
+        for task in everyone:
+            self.handle(TaskSaid(self.attempt, task, msg.Ready()))
 
-    def tell(self, fact: facts.Fact) -> None:
-        for action in self.lifecycle.handle(fact, self.job.now_ms):
-            self._do(action)
+    def handle(self, event: Event) -> None:
+        assert self.coordinator.handle(event) is None, event
+        self.sources()
 
-    def _do(self, action: act.Action) -> None:
-        match action:
-            case act.TriggerCheckpoint(checkpoint_id):
-                self.barriers += [(checkpoint_id, task) for task in self.tasks]
-            case act.Publish():
-                self._publish(action)
-            case act.NotifyComplete(checkpoint_id):
-                shared = shared_files_of(self.retained[checkpoint_id])
-                for task in self.tasks:
-                    task.backend.checkpoint_complete(checkpoint_id)
-                    task.known_shared = shared
-            case act.NotifyAbort(checkpoint_id, failure):
-                self.job.events[f"aborted: {failure.name}"] += 1
-                self._forget(checkpoint_id)
-            case act.DropCheckpoints(checkpoint_ids):
-                self.collect(checkpoint_ids)
-            case act.DiscardPending(_, files) | act.DiscardLate(_, _, files):
-                self.directory.discard(files)
+    def time_passes(self) -> None:
+        assert self.coordinator.on_time() is None
+        self.sources()
 
-    def _forget(self, checkpoint_id: int) -> None:
-        self.barriers = [item for item in self.barriers if item[0] != checkpoint_id]
-        self.uploads = [item for item in self.uploads if item[0] != checkpoint_id]
-        for task in self.tasks:
-            task.abort(checkpoint_id)
+    def sources(self) -> None:
+        """There are none, so that they answer at once."""
+        while self.executor.lanes[Lane.SOURCES]:
+            self._step(Lane.SOURCES)
+
+    def io(self) -> None:
+        """One of the threads that write and delete gets on."""
+        self._step(self.job.random.choice(self.executor.busy))
+
+    def _step(self, lane: Lane) -> None:
+        result = self.executor.step(lane)
+        if result is not None:
+            assert self.coordinator.handle(result) is None, result
+
+    # What the coordinator has to say
+
+    def send(self, task: TaskId, message: msg.Message) -> None:
+        receiver = self.tasks[task.slot]
+        match message:
+            case msg.Trigger(checkpoint_id):
+                self.barriers.append((checkpoint_id, receiver))
+            case msg.Complete(checkpoint_id, shared):
+                receiver.backend.checkpoint_complete(checkpoint_id)
+                receiver.known_shared = frozenset(shared)
+            case msg.Abort(checkpoint_id):
+                self.barriers = [item for item in self.barriers if item != (checkpoint_id, receiver)]
+                self.uploads = [item for item in self.uploads if item != (checkpoint_id, receiver)]
+                receiver.abort(checkpoint_id)
+
+    def deployment(self, task: TaskId) -> msg.Deploy:
+        raise AssertionError("tasks are made with their state")
+
+    def checkpoint_failed(self, checkpoint_id: int, failure: CheckpointFailure, detail: str, in_a_row: int) -> None:
+        self.job.events[f"aborted: {failure.name}"] += 1
+
+    def storage_trouble(self, error: StorageError) -> None:
+        self.job.events["not removed"] += 1
 
     def metadata(self, checkpoint_id: int, snapshots: Iterable[TaskSnapshot]) -> CheckpointMetadata:
         parts = tuple(snapshots)
@@ -257,39 +336,6 @@ class Driver:
             channels=channels_of(parts),
         )
 
-    def _publish(self, action: act.Publish) -> None:
-        checkpoint_id = action.checkpoint_id
-        metadata = self.metadata(checkpoint_id, action.snapshots)
-        self.job.storage.lose_the_answer = self.job.chance(0.03)
-        try:
-            self.directory.publish(metadata)
-        except FencedError:
-            raise
-        except StorageError as error:
-            self.job.storage.lose_the_answer = False
-            unknown = isinstance(error, PublishOutcomeUnknownError)
-            self.job.events["outcome unknown" if unknown else "not published"] += 1
-            self.tell(facts.PublishFailed(checkpoint_id, CheckpointFailure.STORAGE, str(error), unknown))
-            return
-        finally:
-            self.job.storage.lose_the_answer = False
-        self.job.events["published"] += 1
-        self.retained[checkpoint_id] = metadata
-        self.tell(facts.Published(checkpoint_id))
-
-    def collect(self, checkpoint_ids: tuple[int, ...]) -> None:
-        """Drop checkpoints, then collect shared files that no other one needs."""
-        self.directory.drop(checkpoint_ids)
-        for checkpoint_id in checkpoint_ids:
-            self.retained.pop(checkpoint_id, None)
-        removed = self.directory.collect_shared(
-            self.retained.values(),
-            self.attempt,
-            pending=(*self.lifecycle.open_ids, *self.lifecycle.undecided_ids),
-            known_shared={path for m in self.retained.values() for path in shared_files_of(m)},
-        )
-        self.job.events["shared files removed"] += len(removed)
-
     # What tasks do
 
     def barrier(self) -> None:
@@ -303,35 +349,45 @@ class Driver:
         """A task stores its part and says so; or it cannot, or nobody hears it in time."""
         job = self.job
         checkpoint_id, task = self.uploads.pop(job.random.randrange(len(self.uploads)))
-        who = facts.TaskId(0, task.slot)
+        who = TaskId(0, task.slot)
         prefix = self.directory.prefix_for(checkpoint_id, self.attempt)
         job.storage.full = job.chance(0.06)
         try:
             snapshot = task.upload(checkpoint_id, job.storage.file_store(prefix, task.known_shared), job.random)
         except StorageError as error:
             job.events["declined"] += 1
-            self.tell(facts.TaskDeclined(checkpoint_id, who, CheckpointFailure.STORAGE, str(error)))
+            failure = CheckpointFailure.STORAGE.name
+            self.handle(TaskSaid(self.attempt, who, msg.Decline(checkpoint_id, failure, str(error))))
             return
         finally:
             job.storage.full = False
-        told = facts.TaskAcknowledged(checkpoint_id, who, snapshot)
+        told = TaskSaid(self.attempt, who, msg.Acknowledge(checkpoint_id, snapshot))
         if job.chance(0.05):
             job.events["acknowledged late"] += 1
             self.late.append(told)
         else:
-            self.tell(told)
+            self.handle(told)
 
     def take_it_easy(self) -> None:
         """Everything that is under way comes to its end, without faults."""
-        while self.barriers or self.uploads:
+        while self.barriers or self.uploads or self.executor.busy:
             if self.barriers:
                 self.barrier()
-            else:
+            elif self.uploads:
                 checkpoint_id, task = self.uploads.pop(0)
                 prefix = self.directory.prefix_for(checkpoint_id, self.attempt)
                 store = self.job.storage.file_store(prefix, task.known_shared)
                 snapshot = task.upload(checkpoint_id, store, self.job.random)
-                self.tell(facts.TaskAcknowledged(checkpoint_id, facts.TaskId(0, task.slot), snapshot))
+                self.handle(TaskSaid(self.attempt, TaskId(0, task.slot), msg.Acknowledge(checkpoint_id, snapshot)))
+            else:
+                self.io()
+
+    def end(self, *, in_peace: bool) -> None:
+        """The attempt is over; what it had under way is done, or is not."""
+        self.coordinator.handle(Command.SUSPEND)
+        self.coordinator.close()
+        while in_peace and self.executor.busy:
+            self._step(self.executor.busy[0])
 
     def close(self) -> None:
         if not self.over:
@@ -350,6 +406,7 @@ MUST_HAPPEN = {
     "driver killed": 4,
     "driver replaced": 2,
     "published in vain": 1,
+    "late work refused": 1,
     "left a half-written file": 1,
     "shared files removed": 20,
 }
@@ -378,6 +435,7 @@ class AuditedJob:
 
     def run(self, must_happen: Mapping[str, int] = MUST_HAPPEN) -> None:
         while any(self.events[what] < least for what, least in must_happen.items()):
+            self.events["shared files removed"] = self.storage.shared_files_removed
             try:
                 self._step()
             except Killed:
@@ -386,20 +444,22 @@ class AuditedJob:
     def _step(self) -> None:
         driver = self.driver
         what = self.random.random()
-        if what < 0.25:
+        if what < 0.22:
             self.random.choice(driver.tasks).change(self.random)
-        elif what < 0.50 and driver.barriers:
+        elif what < 0.42 and driver.barriers:
             driver.barrier()
-        elif what < 0.75 and driver.uploads:
+        elif what < 0.62 and driver.uploads:
             driver.upload()
+        elif what < 0.80 and driver.executor.busy:
+            driver.io()
         elif what < 0.97:
             self.now_ms += self.random.randrange(200, 1_200)
-            driver.tell(facts.Tick())
+            driver.time_passes()
         elif what < 0.977:
             self.now_ms += TIMEOUT_MS + GRACE_MS
-            driver.tell(facts.Tick())
+            driver.time_passes()
         elif what < 0.985 and driver.late:
-            driver.tell(driver.late.pop())
+            driver.handle(driver.late.pop())
         elif what < 0.988:
             self._tasks_die()
         elif what < 0.991:
@@ -412,7 +472,7 @@ class AuditedJob:
 
     def _tasks_die(self) -> None:
         self.events["tasks died"] += 1
-        self.driver.tell(facts.Stopping())
+        self.driver.end(in_peace=self.random.random() < 0.5)
         self.driver.close()
         self.restart()
 
@@ -464,6 +524,11 @@ class AuditedJob:
         refused(lambda: sleeper.directory.drop([checkpoint_id]))
         refused(lambda: sleeper.directory.discard([f"{JOB}/run-000001/chk-{checkpoint_id:06d}/x"]))
         refused(sleeper.directory.delete_checkpoints)
+        while busy := sleeper.executor.busy:
+            result = sleeper.executor.step(busy[0])
+            assert isinstance(result, WorkFailed), result
+            assert isinstance(result.error, FencedError)
+            self.events["late work refused"] += 1
         sleeper.close()
 
     def settle(self) -> None:
@@ -474,15 +539,18 @@ class AuditedJob:
             for _ in range(RETAIN + 2):
                 for task in self.driver.tasks:
                     task.change(self.random)
-                self.now_ms += GRACE_MS + TIMEOUT_MS
-                self.driver.tell(facts.Tick())
-                self.driver.take_it_easy()
+                self._settled_checkpoint()
+            self.driver.end(in_peace=True)
             self.driver.close()
             self.restart()
         # What the last checkpoints gave up waits for its grace to be over: nobody needs it at two collections.
-        for _ in range(2):
-            self.driver.collect(())
-            self.now_ms += GRACE_MS
+        for _ in range(RETAIN + 3):
+            self._settled_checkpoint()
+
+    def _settled_checkpoint(self) -> None:
+        self.now_ms += GRACE_MS + TIMEOUT_MS
+        self.driver.time_passes()
+        self.driver.take_it_easy()
 
 
 def refused(call: Any) -> None:

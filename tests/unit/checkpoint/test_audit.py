@@ -6,10 +6,11 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from audited_job import JOB, MUST_HAPPEN, RETAIN, AuditedJob, Driver
+from audited_job import JOB, MUST_HAPPEN, RETAIN, AuditedJob, AuditedStore, Driver
 
 from headrace.checkpoint.collection import Why, audit, collect
 from headrace.checkpoint.job_directory import JobDirectory
@@ -17,6 +18,7 @@ from headrace.checkpoint.metadata.codec import files_of
 from headrace.checkpoint.places import JobPlace
 from headrace.checkpoint.verification import verify
 from headrace.errors import HeadraceError
+from headrace.runtime.coordinator.ports import Removal
 
 RECORD = re.compile(rf"{JOB}/run-000001/(?:attempt|restored)-\d{{6}}")
 
@@ -97,23 +99,27 @@ def test_the_same_with_other_luck(place: Path, seed: int) -> None:
     audited(place, seed)
 
 
-class Greedy(Driver):
+class GreedyStore(AuditedStore):
     """Collects shared files without a look at what is retained."""
 
-    def collect(self, checkpoint_ids: tuple[int, ...]) -> None:
-        self.directory.drop(checkpoint_ids)
-        for checkpoint_id in checkpoint_ids:
-            self.retained.pop(checkpoint_id, None)
-        self.directory.collect_shared((), self.attempt)
+    def remove(self, removal: Removal) -> None:
+        super().remove(replace(removal, retained=(), open_ids=()))
+
+
+class ForgetfulStore(AuditedStore):
+    """Leaves what nobody needs any more."""
+
+    def remove(self, removal: Removal) -> None:
+        self._directory.discard(removal.files)
+        self._directory.drop(removal.checkpoint_ids)
+
+
+class Greedy(Driver):
+    store_type = GreedyStore
 
 
 class Forgetful(Driver):
-    """Leaves what nobody needs any more."""
-
-    def collect(self, checkpoint_ids: tuple[int, ...]) -> None:
-        self.directory.drop(checkpoint_ids)
-        for checkpoint_id in checkpoint_ids:
-            self.retained.pop(checkpoint_id, None)
+    store_type = ForgetfulStore
 
 
 @pytest.mark.parametrize("broken", [Greedy, Forgetful])

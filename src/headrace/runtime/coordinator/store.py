@@ -120,6 +120,8 @@ class AttemptStore:
             )
             if self._spools is not None:
                 self._spools.collect(removal.retained)
+        if removal.claimed or removal.savepoints:
+            self._directory.assert_current(self._attempt)
         if removal.claimed and self._remove_claimed is not None:
             self._remove_claimed()
         for order in removal.savepoints:
