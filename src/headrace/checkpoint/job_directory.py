@@ -104,6 +104,7 @@ class JobDirectory:
         self._grace_ms = grace_ms
         self._run = 0
         self._attempt: AttemptId | None = None
+        self._retired = False
         self.history = ""
         """Names this directory's numbering of attempts, over all its runs; known from `claim_attempt` on."""
         self._unneeded_since: dict[str, int] = {}
@@ -140,12 +141,21 @@ class JobDirectory:
             newest = self.newest_attempt()
             attempt = (newest or before) + 1
             claim["history"] = self.history = self._history_of(self._run if newest else self._run - 1, attempt - 1)
+            if self._retired:
+                raise FencedError(f"Job {self.job_id} has ended in this process, which claims no further attempt.")
             try:
                 self.storage.create_exclusive(self._path(f"attempt-{attempt:06d}"), _json(claim))
             except AlreadyExistsError:
                 continue
             self._attempt = attempt
             return attempt
+
+    def retire(self) -> None:
+        """The job has ended in this process, whose thread may be waiting for storage: it must not fence off the next.
+
+        May be called from any thread.
+        """
+        self._retired = True
 
     def _history_of(self, run: int, attempt: AttemptId) -> str:
         """The name of this directory's history, which its first attempt invents and every other takes over."""

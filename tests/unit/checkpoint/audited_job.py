@@ -290,6 +290,7 @@ class Driver(Silent):
     def io(self) -> None:
         """One of the threads that write and delete gets on."""
         self._step(self.job.random.choice(self.executor.busy))
+        self.sources()
 
     def _step(self, lane: Lane) -> None:
         result = self.executor.step(lane)
@@ -524,11 +525,12 @@ class AuditedJob:
         refused(lambda: sleeper.directory.drop([checkpoint_id]))
         refused(lambda: sleeper.directory.discard([f"{JOB}/run-000001/chk-{checkpoint_id:06d}/x"]))
         refused(sleeper.directory.delete_checkpoints)
-        while busy := sleeper.executor.busy:
-            result = sleeper.executor.step(busy[0])
-            assert isinstance(result, WorkFailed), result
-            assert isinstance(result.error, FencedError)
-            self.events["late work refused"] += 1
+        for lane in (Lane.PUBLISH, Lane.REMOVE):
+            while sleeper.executor.lanes[lane]:
+                result = sleeper.executor.step(lane)
+                assert isinstance(result, WorkFailed), result
+                assert isinstance(result.error, FencedError)
+                self.events["late work refused"] += 1
         sleeper.close()
 
     def settle(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from dataclasses import dataclass
 
 from headrace import failpoints
@@ -47,6 +48,7 @@ from headrace.runtime.coordinator.store import AttemptStore, Claimed
 from headrace.runtime.job.alignment import Alignments
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
+from headrace.runtime.job.feeds import STOPPED_WITHIN_S
 from headrace.runtime.job.printer import STDOUT
 from headrace.runtime.job.reporting import BoardReporter
 from headrace.runtime.job.restoration import Restoration
@@ -58,13 +60,13 @@ from headrace.runtime.task.deployment import LevelDeployment, without_other_leve
 from headrace.runtime.task.main import LevelTask
 
 TEARDOWN_S = 15.0
-"""How long a failed attempt waits for its Spark job to end, whose slots the next one needs."""
-IO_LIMIT_S = {End.FINISHED: 30.0, End.CANCELED: 1.0, End.SUSPENDED: 1.0}
-"""How long the end of an attempt waits for storage, by how it ended. Nothing is lost by not waiting: a publication that
-is late does not count, and what was not removed is removed by the next attempt, or by `checkpoints gc`."""
-OTHER_IO_LIMIT_S = 5.0
-AT_ONCE_S = 1.0
-"""A person waits: what a cancelled or suspended attempt left running ends by itself."""
+"""How long the end of an attempt waits for its Spark job, whose slots the next one needs."""
+IO_LIMIT_S = 5.0
+FINISHED_IO_LIMIT_S = 30.0
+"""How long it waits for storage. Nothing is lost by not waiting: a publication that comes late does not count, and what
+was not removed is removed by the next attempt, or by `checkpoints gc`."""
+AT_ONCE_S = 3.0
+"""For all of it together where a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +276,18 @@ class Attempt:
     def _tear_down(self, end: End) -> None:
         """Stop everything of this attempt. What does not stop in time is abandoned: it is fenced off, or harmless."""
         at_once = end in (End.CANCELED, End.SUSPENDED)
-        self._ends.stop(AT_ONCE_S if at_once else None)
+        deadline = time.monotonic() + AT_ONCE_S
+
+        def at_most(limit_s: float) -> float:
+            return min(limit_s, max(0.0, deadline - time.monotonic())) if at_once else limit_s
+
         self._spark.cancel()
-        self._spark.join(AT_ONCE_S if at_once else TEARDOWN_S)
+        self._ends.stop(at_most(STOPPED_WITHIN_S))
+        self._spark.join(at_most(TEARDOWN_S))
         self._server.close()
         self.coordinator.close()
-        limit_s = IO_LIMIT_S.get(end, OTHER_IO_LIMIT_S)
-        self._executor.close(limit_s, drop_queued=self.coordinator.is_fenced)
+        limit_s = FINISHED_IO_LIMIT_S if end is End.FINISHED else IO_LIMIT_S
+        self._executor.close(at_most(limit_s), drop_queued=self.coordinator.is_fenced)
         for event in self._job.inbox.forget_attempts():
             # What was published while the attempt ended is complete, and people are told so.
             if isinstance(event, MetadataPublished | PublicationFailed):

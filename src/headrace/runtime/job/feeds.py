@@ -121,7 +121,7 @@ class Feeds:
             self._running.append(feed)
             feed.start()
 
-    def stop(self, limit_s: float = STOPPED_WITHIN_S) -> None:
+    def stop(self, limit_s: float) -> None:
         """End all queries; returns when they are over, or after `limit_s` seconds."""
         running, self._running = self._running, []
         # Spark answers a request to stop when the query has stopped, so each is asked on a thread of its own.

@@ -40,6 +40,7 @@ from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrd
 from headrace.runtime.job.attempt import Attempt, AttemptStart, JobWorld
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.ending import Ending
 from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
 from headrace.runtime.job.going_back import point_of, refuse_going_back
 from headrace.runtime.job.interrupts import Interrupts
@@ -57,6 +58,9 @@ from headrace.runtime.task.local_directory import remove_abandoned
 
 LEASE_RENEWAL_S = 2.0
 LOOK_EVERY_S = 0.2
+ANSWER_S = 4.0
+"""`cancel` and Ctrl-C are answered within 5 s. Whatever keeps the job's thread by then is abandoned."""
+SPARK_STOP_S = 30.0
 
 
 class JobRun:
@@ -78,12 +82,16 @@ class JobRun:
         self._requests: RequestServer | None = None
         self._command: Command | None = None
         self._wanted = threading.Event()
+        self._ending = Ending()
+        """Whether this thread may go on: a command that is not obeyed in time ends the job without it."""
         self._started_ms = clocks.steady_ms()
         self._began = False
         """An attempt has written down what it starts from: what was asked for with --from has been heeded."""
         self._asked = ""
         """Where what was asked for with --from lies."""
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id, clocks=clocks)
+        self._over: threading.Event | None = None
+        self._run_number = 0
         self._next_checkpoint_id = 0
         """Of the attempt before: an id that one of ours may still be publishing is not used again."""
         self._ends = SparkEnds(plan, settings, self._directory)
@@ -127,7 +135,34 @@ class JobRun:
             self._command = command
             self._wanted.set()
             self._inbox.put(command)
+            threading.Thread(target=self._see_to_it, name="command", daemon=True).start()
         return self._stopped
+
+    def _see_to_it(self) -> None:
+        """End the job without its thread if that does not get on: storage, a sink or user code keeps it."""
+        if self._ending.ends_within(ANSWER_S):
+            return
+        step = self._ending.abandon(SPARK_STOP_S)
+        if step is None:
+            return
+        self._directory.retire()
+        if self._over is not None:
+            self._over.set()
+        status = JobStatus.CANCELED if self._command is Command.CANCEL else JobStatus.SUSPENDED
+        self.board.event("abandoned", step=step, left=self._left_behind(status))
+        self.board.update(status=status)
+        self._answer(None)
+
+    def _left_behind(self, status: JobStatus) -> str:
+        """What a cancelled job could not remove, and how to; empty if nothing was to be removed."""
+        storage = self._settings.checkpointing.storage.location
+        if status is JobStatus.SUSPENDED or storage.startswith("memory:"):
+            return ""
+        run = f"/run-{self._run_number:06d}" if self._run_number else ""
+        return (
+            f"Checkpoints may be left in {storage}/{self.job_id}{run}, and a start of the job would go on from them. "
+            "Delete that directory, or start the job and cancel it again."
+        )
 
     # -- the runner's thread
 
@@ -140,9 +175,11 @@ class JobRun:
         except BaseException as caught:
             error = caught
         finally:
-            self._finish(error)
+            if self._ending.end():
+                self._answer(error)
 
-    def _finish(self, error: BaseException | None) -> None:
+    def _answer(self, error: BaseException | None) -> None:
+        """The job is over: tell everybody who waits for it. Called once."""
         if error is not None:
             self.board.update(status=JobStatus.FAILED, last_failure=str(error))
         report = self.board.report
@@ -192,26 +229,31 @@ class JobRun:
                 node.factory.sink.preflight_for(node.parallelism, self._settings.checkpointing.max_concurrent)
         storage = self._settings.checkpointing.storage
         # Nobody need start Spark to be told that there is no room for the job, or that it is running.
+        self._ending.step("looking at the checkpoint storage")
         storage.check_writable()
         if not self._settings.take_over and not goes_by_the_jvm(storage):
             self._lease.look()
         self._rehearse()
         with contextlib.ExitStack() as owned:
+            self._ending.step("starting Spark")
             handle = self._session(owned)
             self._check(handle)
+            self._ending.step("looking at the job's input and output")
             self._ends.preflight(handle)
+            self._ending.step("acquiring the job's lease")
             self._own(owned)
             self._attempts(handle)
+            self._ending.step("giving the job's lease back")
 
     def _own(self, owned: contextlib.ExitStack) -> None:
         """Acquire the lease and renew it until the stack unwinds."""
         self._lease.acquire(self._settings.take_over)
         renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
-        self._over = threading.Event()
+        self._over = over = threading.Event()
         renewing.start()
 
         def give_back() -> None:
-            self._over.set()
+            over.set()
             renewing.join(LEASE_RENEWAL_S * 2)
             # It may be somebody else's by now, or storage may be gone: then it expires by itself.
             with contextlib.suppress(HeadraceError):
@@ -224,6 +266,7 @@ class JobRun:
         plan, settings = self._plan, self._settings
         handle = obtain_session(self._spark, plan.needed_slots, plan.largest_level, settings.name, settings.master)
         owned.callback(handle.stop)
+        owned.callback(self._ending.stops_spark)
         handle.ship(settings.python_files)
         offer_exclusive_create()
         return handle
@@ -248,6 +291,7 @@ class JobRun:
             Restoration.of(self._plan, metadata, outside.storage, allow_non_restored=self._settings.allow_non_restored)
 
     def _renew(self) -> None:
+        assert self._over is not None
         while not self._over.wait(LEASE_RENEWAL_S):
             try:
                 self._lease.renew()
@@ -258,7 +302,8 @@ class JobRun:
                 continue
 
     def _attempts(self, handle: SparkHandle) -> None:
-        run = self._directory.open_run()
+        self._ending.step("opening the job's directory")
+        run = self._run_number = self._directory.open_run()
         checkpointed = self._settings.checkpointing.enabled or self._settings.batch
         restarts = Restarts(self._settings.restart, self._settings.name, replays=checkpointed)
         positions: SourcePositions | None = None
@@ -266,6 +311,7 @@ class JobRun:
         while True:
             attempt: Attempt | None = None
             try:
+                self._ending.step("renewing the job's lease")
                 if started:
                     # Storage may have been away so long that somebody else runs the job: that one is not fenced off.
                     self._lease.renew()
@@ -328,7 +374,9 @@ class JobRun:
     ) -> tuple[Outcome, Attempt | None]:
         """How the next attempt ended, and itself if its tasks were started. What prevents that otherwise is raised."""
         directory = self._directory
+        self._ending.step("claiming an attempt")
         number = directory.claim_attempt()
+        self._ending.step("choosing a checkpoint")
         metadata, outside = self._choose(first)
         self._ends.restores(outside)
         storage, source = (None, "") if outside is None else (outside.storage, outside.path)
@@ -343,18 +391,22 @@ class JobRun:
                 refuse_going_back(self._plan, metadata, directory, source)
             except (CommitFailedError, CommitOutcomeUnknownError) as error:
                 return Outcome(End.FAILED, error), None
+        self._ending.step("recording what is restored")
         claimed = self._claim(outside)
         own_id = metadata.checkpoint_id if metadata is not None and not source else None
         origin = point_of(metadata) if metadata is not None and source and metadata.history else None
         directory.record_restored(number, own_id, source, origin)
         self._began = True
+        self._ending.step("committing the output of the restored checkpoint")
         try:
             self._commit_sinks(restoration, number)
         except (CommitFailedError, CommitOutcomeUnknownError) as error:
             return Outcome(End.FAILED, error), None
+        self._ending.step("handing over the output of the restored checkpoint")
         refused = self._ends.recover(handle, restoration, number)
         if refused is not None:
             return Outcome(End.FAILED, refused), None
+        self._ending.step("tidying the job's directory")
         retained = [directory.load(ref) for ref in directory.completed()] if not source else []
         self._drop_orphans()
         self.board.update(attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id)
@@ -368,8 +420,11 @@ class JobRun:
             resume=positions,
             remove_claimed=None if claimed is None else partial(remove_claimed, claimed),
         )
+        self._ending.step("preparing the attempt")
         attempt = self._new_attempt(handle, start)
+        self._ending.step("stopping its tasks")
         outcome = attempt.run()
+        self._ending.step("ending the attempt")
         self._next_checkpoint_id = attempt.next_checkpoint_id
         return outcome, attempt
 
@@ -427,6 +482,7 @@ class JobRun:
         self.board.event("failure", error=type(outcome.error).__name__, message=str(outcome.error))
         order.progress = "complete; the driver commits what its tasks could not"
         while True:
+            self._ending.step("committing the output of the savepoint that stops the job")
             try:
                 self._commit_stopped(handle, order)
                 return Outcome(End.FINISHED)
@@ -476,7 +532,9 @@ class JobRun:
 
     def _end_run(self, ending: Any, status: JobStatus) -> None:
         keep = ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+        self._ending.step("marking the run as ended")
         self._directory.end(ending)
+        self._ending.step("removing checkpoints")
         if self._settings.checkpointing.retention is not keep:
             self._directory.delete_checkpoints()
             self._ends.end_run()

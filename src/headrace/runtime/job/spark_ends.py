@@ -96,12 +96,9 @@ class AttemptEnds:
         except Exception as error:
             raise _not_handed_over(error) from error
 
-    def stop(self, limit_s: float | None = None) -> None:
+    def stop(self, limit_s: float) -> None:
         """End the feeding queries; returns when they are over, or after `limit_s` seconds."""
-        if limit_s is None:
-            self._ends.feeds.stop()
-        else:
-            self._ends.feeds.stop(limit_s)
+        self._ends.feeds.stop(limit_s)
 
 
 def _not_handed_over(error: Exception) -> HeadraceError:

@@ -51,6 +51,9 @@ def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> 
             return f"{job} lost attempt {report.attempt}: {detail['message']}"
         case "restarting":
             return f"{job} restarts in {duration(detail['delay_ms'] / 1_000)} (restart {report.restarts})"
+        case "abandoned":
+            left = f" {detail['left']}" if detail["left"] else ""
+            return f"{job} ended while it was {detail['step']}, which did not end in time and was abandoned.{left}"
         case "checkpoint-failed":
             return f"{job}: checkpoint {detail['checkpoint_id']} given up: {detail['reason']}"
         case "checkpoint-declined":
