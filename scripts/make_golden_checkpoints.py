@@ -18,6 +18,7 @@ from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 COMPAT = Path(__file__).parents[1] / "tests" / "compat"
 sys.path.insert(0, str(COMPAT))
 
+from golden_in_flight import taken  # noqa: E402
 from golden_jobs import Publisher, Shape, job, save_savepoint  # noqa: E402
 
 
@@ -74,6 +75,10 @@ def main() -> int:
     second = COMPAT / "format-2"
     if not second.exists():
         make_second(second)
+    in_flight = COMPAT / "unaligned" / "with-edge-records" / "_metadata"
+    if not in_flight.exists():
+        in_flight.parent.mkdir(parents=True)
+        in_flight.write_bytes(taken())
     print(f"{target}: {sum(path.stat().st_size for path in target.rglob('*') if path.is_file()):,} bytes")
     return 0
 

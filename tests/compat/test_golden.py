@@ -6,9 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from golden_in_flight import EXPECTED, results_after
 from golden_jobs import UID, expected_contents, operator_shares, restored
 
 from headrace.checkpoint.location import open_checkpoint
+from headrace.checkpoint.metadata.codec import decode_metadata
 from headrace.checkpoint.metadata.model import state_files
 from headrace.checkpoint.places import find_place
 from headrace.checkpoint.restore import OperatorTarget, plan_restore
@@ -60,7 +62,7 @@ def test_everything_else_comes_back(version: str, place: str) -> None:
         OperatorTarget("numbers", "numbers", 2, 128, is_source=True),
         OperatorTarget(UID, "counts", 2, 16, is_keyed=True, has_sink_state=True),
     ]
-    plan = plan_restore(metadata, targets, allow_non_restored=False)
+    plan = plan_restore(metadata, targets, (), allow_non_restored=False)
     assert plan.splits("numbers") == [b"split-0", b"split-1"]
     assert plan.enumerator("numbers") == b"enumerated"
     assert [item.payload for item in plan.prepared(UID)] == [b"staged", b"staged"]
@@ -126,3 +128,21 @@ def test_a_savepoint_restores_from_a_read_only_copy_somewhere_else(tmp_path: Pat
         assert restored(opened.metadata, opened.storage, tmp_path / str(n), "heap", 1) == expected_contents()
     for path in [moved, *moved.rglob("*")]:
         path.chmod(0o700)
+
+
+UNALIGNED = sorted(path.parent.name for path in HERE.glob("unaligned/*/_metadata"))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("place", UNALIGNED)
+def test_records_in_flight_come_back(place: str, width: int) -> None:
+    data = (HERE / "unaligned" / place / "_metadata").read_bytes()
+    assert results_after(data, width) == EXPECTED
+
+
+def test_records_in_flight_of_releases_before_and_after_edge_records_are_golden() -> None:
+    assert UNALIGNED == ["before-edge-records", "with-edge-records"]
+    for place, has_records in zip(UNALIGNED, (False, True), strict=True):
+        metadata = decode_metadata((HERE / "unaligned" / place / "_metadata").read_bytes())
+        assert bool(metadata.edge_records) is has_records
+        assert {edge for channel in metadata.channels for edge in channel.edges} == {0, 1}

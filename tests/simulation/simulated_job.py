@@ -247,6 +247,7 @@ class SimulatedJob:
             tasks=frozenset(tasks),
             source_tasks=frozenset(TaskId(*key) for key in scenario.source_tasks()),
             operator_names={},
+            edges=(),
             mode="aligned",
             lifecycle=LifecycleSettings(
                 interval_ms=100 if self.patient else scenario.interval_ms,

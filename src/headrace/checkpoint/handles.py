@@ -132,6 +132,46 @@ class ChannelSnapshot(msgspec.Struct, frozen=True):
     """Edges of the job that have records among them."""
 
 
+class EdgeRecord(msgspec.Struct, frozen=True):
+    """An edge of the program, by what it connects. Records in flight find their way back by it."""
+
+    number: int
+    """The edge's number in the cells of this checkpoint. Another program numbers its edges differently."""
+    source: str
+    """Uid of the operator that sends."""
+    output: str | None
+    """Name of the side output; None for the main output."""
+    target: str
+    """Uid of the operator that receives."""
+    input: int
+    """Which input of the target it feeds."""
+    route: str
+    """How records are routed: the name of the stream method, e.g. `key_by`."""
+    fixed: bool = False
+    """A record on it belongs to the one subtask it was sent to."""
+    key_fields: tuple[str, ...] = ()
+    """The fields that `key_by` uses, where they are known."""
+    type: str | None = None
+    """The text form of the records' TypeInformation; None if untyped."""
+    chained: bool = False
+    """Both ends run in one task: nothing is in flight on it, unless an earlier program saved it."""
+    level: int = 0
+    """The level of the target."""
+    slots: tuple[int, ...] = ()
+    """The slot of each subtask of the target on that level."""
+
+
+class RestoredEdge(msgspec.Struct, frozen=True, array_like=True):
+    """Where records that were in flight on an edge of the saved program go in the program that now runs."""
+
+    saved: int
+    """The edge's number in the cells of the checkpoint."""
+    edge: int | None
+    """Its number in the program; None: its target is gone, and its records may be left behind."""
+    dealt: bool = False
+    """The target has other subtasks than before: records are dealt out again, by key or in turn."""
+
+
 class TaskSnapshot(msgspec.Struct, frozen=True):
     """The acknowledgement of one task: the snapshots of all its subtasks, taken at one moment."""
 

@@ -8,7 +8,7 @@
 | broadcast | each subtask its own | the copy of the first subtask to all |
 | splits | all back to the enumerator | all back to the enumerator |
 | an operator's `extra` | each subtask its own | none |
-| cells in flight | to the same slots | `needs_rerouting`: by key or in turn, or refused by the driver |
+| records in flight | to the same subtask of the edge's target | by key or in turn; see `channel_restore` |
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace.checkpoint.handles import ChannelSnapshot, KeyedSnapshot, OperatorStateShare, PreparedItem, StateShape
+from headrace.checkpoint.channel_restore import ChannelRestore, Width, plan_channels
+from headrace.checkpoint.handles import EdgeRecord, KeyedSnapshot, OperatorStateShare, PreparedItem, StateShape
 from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecord
 from headrace.errors import RestoreError
 
@@ -52,12 +53,9 @@ class RestorePlan:
     """The state of a checkpoint, dealt out over the targets. Operators that saved nothing start empty."""
 
     checkpoint_id: int
-    needs_rerouting: bool
-    """Cells in flight must be routed again, because an operator has another parallelism than when they were saved."""
     dropped: list[str]
     """What no operator claims and was allowed to be left behind, in words."""
-    channels: tuple[ChannelSnapshot, ...]
-    edges: bytes
+    in_flight: ChannelRestore
     _records: dict[str, OperatorRecord] = field(repr=False)
     _targets: dict[str, OperatorTarget] = field(repr=False)
     _enumerators: dict[str, bytes] = field(repr=False)
@@ -103,7 +101,11 @@ class RestorePlan:
 
 
 def plan_restore(
-    metadata: CheckpointMetadata, targets: Sequence[OperatorTarget], *, allow_non_restored: bool
+    metadata: CheckpointMetadata,
+    targets: Sequence[OperatorTarget],
+    edges: Sequence[EdgeRecord],
+    *,
+    allow_non_restored: bool,
 ) -> RestorePlan:
     """Match a checkpoint with a program, by uid; raises `RestoreError` before anything is read from any source."""
     by_uid = {target.uid: target for target in targets}
@@ -115,20 +117,19 @@ def plan_restore(
         for uid in sorted({*records, *metadata.enumerators})
         for claim in _unclaimed(uid, records.get(uid), uid in metadata.enumerators, by_uid.get(uid))
     ]
+    widths = {t.uid: Width(t.name, t.parallelism, t.max_parallelism) for t in targets}
+    in_flight = plan_channels(metadata, edges, widths)
+    unclaimed.extend(in_flight.left_behind)
     if unclaimed and not allow_non_restored:
         raise RestoreError(
             f"Checkpoint {metadata.checkpoint_id} of job {metadata.job_name} holds state that no operator of the "
             f"program claims: {'; '.join(unclaimed)}. Give the operators their former uid, or restore with "
             f"--allow-non-restored to leave that state behind."
         )
-    rescaled = any(records[uid].parallelism != by_uid[uid].parallelism for uid in records.keys() & by_uid.keys())
-    in_flight = any(channel.count for channel in metadata.channels)
     return RestorePlan(
         checkpoint_id=metadata.checkpoint_id,
-        needs_rerouting=rescaled and in_flight,
         dropped=unclaimed,
-        channels=metadata.channels,
-        edges=metadata.edges,
+        in_flight=in_flight,
         _records=records,
         _targets=by_uid,
         _enumerators=metadata.enumerators,

@@ -359,7 +359,7 @@ class OperatorHarness:
                 max_parallelism=self._max_parallelism,
                 is_keyed=self._subject.factory.keyed,
             )
-            shares = plan_restore(restored.metadata, [target], allow_non_restored=False)
+            shares = plan_restore(restored.metadata, [target], (), allow_non_restored=False)
         # A function reaches each subtask of a job as a copy of its own.
         factories = [own_copy(self._subject.factory) for _ in range(parallelism)]
         for index, factory in enumerate(factories):

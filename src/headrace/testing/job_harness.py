@@ -57,6 +57,7 @@ from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.enumerators import Enumerators
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.task.deployment import LevelDeployment
+from headrace.runtime.task.routing import edge_records
 from headrace.testing.clock import ManualClock
 from headrace.testing.harness import LOOK_AGAIN_S, PATIENCE_S
 from headrace.testing.harness_task import HarnessTask
@@ -365,6 +366,7 @@ class JobHarness:
                 tasks=frozenset(tasks),
                 source_tasks=source_tasks_of(self._plan),
                 operator_names={node.uid: node.name for node in self._plan.graph.nodes},
+                edges=edge_records(self._plan),
                 mode="aligned",
                 lifecycle=replace(
                     lifecycle_settings(checkpointing),

@@ -253,6 +253,7 @@ class Driver(Silent):
             tasks=frozenset(everyone),
             source_tasks=frozenset(everyone),
             operator_names={},
+            edges=(),
             mode="aligned",
             lifecycle=LifecycleSettings(
                 interval_ms=1_000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from headrace.checkpoint.handles import (
     ChannelSnapshot,
+    EdgeRecord,
     KeyedSnapshot,
     OperatorStateShare,
     PreparedItem,
@@ -58,7 +59,7 @@ def metadata(
         operators=(OperatorRecord("per-key", "alerts per key", 1, 128, (subtask,)),),
         enumerators={"sensors": b"enumerated"},
         channels=(ChannelSnapshot(1, 0, StateFile(size=1, sha256="cd" * 32, inline=b"c"), 1),),
-        edges=b"\x80",
+        edge_records=(EdgeRecord(3, "sensors", None, "per-key", 0, "key_by", key_fields=("id",), level=1, slots=(0,)),),
         bytes_total=30_000,
         bytes_uploaded=30_000,
     )

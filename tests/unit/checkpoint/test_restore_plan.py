@@ -43,7 +43,7 @@ def keyed_subtasks(parallelism: int) -> list[SubtaskSnapshot]:
 
 
 def plan(metadata: CheckpointMetadata, *targets: OperatorTarget, allow: bool = False) -> RestorePlan:
-    return plan_restore(metadata, targets, allow_non_restored=allow)
+    return plan_restore(metadata, targets, (), allow_non_restored=allow)
 
 
 @given(st.integers(1, 300).flatmap(lambda m: st.tuples(st.just(m), st.integers(1, m))))
@@ -196,14 +196,6 @@ def test_a_stateless_operator_may_vanish() -> None:
 def test_an_enumerator_that_nobody_claims_is_refused() -> None:
     with pytest.raises(RestoreError, match="uid gone: source positions"):
         plan(saved([subtask(0, 1)], enumerators={"gone": b"e"}), target(1))
-
-
-def test_cells_in_flight_need_rerouting_only_after_a_rescale() -> None:
-    old = saved(keyed_subtasks(2), channels=metadata().channels)
-    assert not plan(old, target(2)).needs_rerouting
-    assert plan(old, target(3)).needs_rerouting
-    assert plan(old, target(2)).channels == old.channels
-    assert not plan(saved(keyed_subtasks(2)), target(3)).needs_rerouting
 
 
 def test_asking_for_a_subtask_that_does_not_exist_is_an_error() -> None:

@@ -79,7 +79,7 @@ class Rig:
         plan = None
         if restored is not None:
             target = OperatorTarget(uid, uid, parallelism, MAX_PARALLELISM, is_keyed=flavour is not None)
-            plan = plan_restore(restored, [target], allow_non_restored=False)
+            plan = plan_restore(restored, [target], (), allow_non_restored=False)
         for index, operator in enumerate(self.operators):
             operator.setup(self._context(index), self.out)
             if plan is not None:

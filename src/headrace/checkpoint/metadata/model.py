@@ -11,6 +11,7 @@ from headrace.checkpoint.handles import (
     AttemptId,
     ChannelSnapshot,
     CheckpointId,
+    EdgeRecord,
     StateFile,
     SubtaskSnapshot,
     TaskSnapshot,
@@ -65,8 +66,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True):
     enumerators: dict[str, bytes] = {}
     """State of each source's enumerator by uid, taken in the same step in which the checkpoint was triggered."""
     channels: tuple[ChannelSnapshot, ...] = ()
-    edges: bytes = b""
-    """What the runtime needs to route channel state; opaque here."""
+    edge_records: tuple[EdgeRecord, ...] = ()
+    """All edges of the program, if there are channels. Checkpoints of older releases have none."""
     bytes_total: int = 0
     bytes_uploaded: int = 0
     format_version: int = FORMAT_VERSION

@@ -9,6 +9,7 @@ from headrace.checkpoint.handles import (
     KeyedSnapshot,
     OperatorStateShare,
     RestoredBytes,
+    RestoredEdge,
     TaskSnapshot,
 )
 from headrace.errors import Recovery
@@ -184,8 +185,9 @@ class Deploy(Message, frozen=True):
     restored: bool
     subtasks: tuple[SubtaskRestoration, ...] = ()
     channels: tuple[ChannelSnapshot, ...] = ()
-    """Cells in flight; of this task alone, or of all tasks of its level if they have to be routed anew."""
-    reroute: bool = False
+    """Files with records in flight that this task may own, in the order in which they are put back."""
+    edges: tuple[RestoredEdge, ...] = ()
+    """Where the records in flight on each edge of the saved program go on."""
     known_shared: tuple[str, ...] = ()
     """Shared files of the restored checkpoint, which need not be stored again."""
     checkpoint_id: int | None = None

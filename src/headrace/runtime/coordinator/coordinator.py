@@ -423,6 +423,7 @@ class Coordinator:
             operators=operators_of(action.snapshots, attempt.operator_names),
             enumerators=self._source_states.get(checkpoint_id, {}),
             channels=channels,
+            edge_records=attempt.edges if channels else (),
             bytes_total=sum(s.bytes_total for s in action.snapshots),
             bytes_uploaded=sum(s.bytes_uploaded for s in action.snapshots),
             tasks=timings_of(action.snapshots),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace.checkpoint.handles import AttemptId, CheckpointId, RestoredBytes
+from headrace.checkpoint.handles import AttemptId, CheckpointId, EdgeRecord, RestoredBytes
 from headrace.checkpoint.lifecycle.facts import TaskId
 from headrace.checkpoint.lifecycle.settings import LifecycleSettings
 from headrace.checkpoint.metadata.model import CheckpointMetadata
@@ -35,6 +35,8 @@ class CoordinatedAttempt:
     source_tasks: frozenset[TaskId]
     """Those that get the trigger of an aligned checkpoint: tasks with readers, and all of level 0."""
     operator_names: Mapping[str, str]
+    edges: tuple[EdgeRecord, ...]
+    """All edges of the program: a checkpoint with records in flight says what they connect."""
     mode: str
     """What metadata calls a checkpoint without records in flight: `aligned` or `at-least-once`."""
     lifecycle: LifecycleSettings

@@ -58,6 +58,7 @@ from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.spark.submit import LevelSpec, SparkJob
 from headrace.runtime.task.deployment import LevelDeployment, without_other_levels
 from headrace.runtime.task.main import LevelTask
+from headrace.runtime.task.routing import edge_records
 
 TEARDOWN_S = 15.0
 """How long the end of an attempt waits for its Spark job, whose slots the next one needs."""
@@ -184,6 +185,7 @@ class Attempt:
             tasks=frozenset(operators_by_task(plan)),
             source_tasks=source_tasks_of(plan),
             operator_names={n.uid: n.name for n in plan.graph.nodes},
+            edges=edge_records(plan),
             mode="at-least-once" if checkpointing.mode is CheckpointingMode.AT_LEAST_ONCE else "aligned",
             lifecycle=lifecycle_settings(checkpointing),
             next_checkpoint_id=start.next_checkpoint_id,

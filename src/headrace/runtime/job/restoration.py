@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.checkpoint.handles import ChannelSnapshot
 from headrace.checkpoint.metadata.model import CheckpointMetadata, shared_files_of
 from headrace.checkpoint.restore import OperatorTarget, RestorePlan, plan_restore
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.checkpoint.storage.paths import WriterScope
 from headrace.connectors.sink import Committer
-from headrace.errors import RestoreError
 from headrace.operators.factories import CollectFactory, SinkFactory, SourceFactory
 from headrace.operators.sink import commit_with_retries, payload_of
-from headrace.plan.graph import Broadcast, Custom, JobPlan, Node, Partitioning, Rescale
+from headrace.plan.graph import JobPlan, Node
 from headrace.runtime.control.messages import Deploy, SubtaskRestoration
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.users_code import in_code_of
-from headrace.runtime.task.routing import FIXED_ROUTES
+from headrace.runtime.task.routing import edge_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,7 @@ class Restoration:
             )
             for node in plan.graph.nodes
         ]
-        restore = plan_restore(metadata, targets, allow_non_restored=allow_non_restored)
-        if restore.needs_rerouting:
-            _refuse_fixed_routes_in_flight(plan, metadata)
+        restore = plan_restore(metadata, targets, edge_records(plan), allow_non_restored=allow_non_restored)
         return cls(plan, metadata, restore, storage)
 
     def deploy(self, level: int, slot: int) -> Deploy:
@@ -74,8 +70,8 @@ class Restoration:
         return Deploy(
             restored=True,
             subtasks=tuple(subtasks),
-            channels=self._channels(level, slot),
-            reroute=self.restore.needs_rerouting,
+            channels=self.restore.in_flight.of_task(level, slot),
+            edges=self.restore.in_flight.edges,
             # What lies outside is not ours to refer to: it may be moved or deleted while our checkpoints live.
             known_shared=tuple(sorted(shared_files_of(self.metadata))) if self.storage is None else (),
             checkpoint_id=self.metadata.checkpoint_id if self.storage is None else None,
@@ -85,12 +81,6 @@ class Restoration:
         assert self.restore is not None
         share = self.restore.subtask(uid, subtask)
         return SubtaskRestoration(uid, subtask, share.keyed, share.operator_state, share.extra, share.ended)
-
-    def _channels(self, level: int, slot: int) -> tuple[ChannelSnapshot, ...]:
-        assert self.restore is not None
-        if self.restore.needs_rerouting:
-            return tuple(self.restore.channels)
-        return tuple(c for c in self.restore.channels if (c.level, c.slot) == (level, slot))
 
     def commit_sinks(
         self,
@@ -160,40 +150,3 @@ class Restoration:
         assert_current()
         with in_code_of(node, "abort_leftovers()"):
             committer.abort_leftovers(job_id, node.uid, attempt, payloads)
-
-
-def _refuse_fixed_routes_in_flight(plan: JobPlan, metadata: CheckpointMetadata) -> None:
-    """Records that belong to one old subtask have no place where the subtasks are others.
-
-    A broadcast record in flight was seen by some subtasks and not by others: no new one could stand for both. Forward,
-    rescale and a partitioner of the program's own send a record where others of its kind went before it.
-    """
-    before = {record.uid: record.parallelism for record in metadata.operators}
-    in_flight = {edge for channel in metadata.channels for edge in channel.edges}
-    for edge in plan.graph.edges:
-        if edge.id not in in_flight or not isinstance(edge.partitioning, FIXED_ROUTES):
-            continue
-        source, target = plan.graph.node(edge.source), plan.graph.node(edge.target)
-        # Where a broadcast or a partitioner sends from does not matter, only where to.
-        ends = (target,) if isinstance(edge.partitioning, Broadcast | Custom) else (target, source)
-        for end in ends:
-            old = before.get(end.uid, end.parallelism)
-            if old == end.parallelism:
-                continue
-            raise RestoreError(
-                f"Checkpoint {metadata.checkpoint_id} is unaligned and holds records in flight on the "
-                f'{_route_name(edge.partitioning)} to "{target.name}" (uid {target.uid}), so it restores only at the '
-                f'parallelism it was taken at: that of "{end.name}" (uid {end.uid}) is {old}, not {end.parallelism}. '
-                f"Restore it at {old} and take a savepoint, or restore an aligned checkpoint."
-            )
-
-
-def _route_name(partitioning: Partitioning) -> str:
-    match partitioning:
-        case Broadcast():
-            return "broadcast"
-        case Custom():
-            return "partition_custom edge"
-        case Rescale():
-            return "rescale edge"
-    return "forward edge"

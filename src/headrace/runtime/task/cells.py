@@ -88,6 +88,11 @@ def address_of(data: bytes) -> Address:
     return Address(edge, producer, target)
 
 
+def readdressed(data: bytes, address: Address) -> bytes:
+    """The same cell with another address."""
+    return _ADDRESS.pack(data[0], address.edge, address.producer, address.target) + data[_ADDRESS.size :]
+
+
 def records_header(address: Address, flags: int, born_us: int, count: int) -> bytes:
     return _RECORDS.pack(RECORDS, address.edge, address.producer, address.target, flags, born_us, count)
 

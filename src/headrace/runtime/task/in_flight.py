@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
+from headrace.checkpoint.handles import RestoredEdge
 from headrace.errors import DamagedCheckpointError, RestoreError, TypeMismatchError
-from headrace.plan.graph import Edge
+from headrace.plan.graph import Edge, JobPlan
 from headrace.runtime.task.cells import (
     RECORDS,
     RECORDS_HEADER,
     Address,
     address_of,
     read_records_header,
+    readdressed,
     records_header,
 )
 from headrace.runtime.task.records import COLUMNS, PICKLED, PLAIN, EdgeCodec, split_columns, unpack
-from headrace.runtime.task.routing import FIXED_ROUTES
 from headrace.runtime.task.spill import Queued
 from headrace.state.key_groups import key_group
 from headrace.state.plain_values import encode_plain
@@ -85,71 +89,84 @@ def _sealed(data: bytes) -> bytes:
     return b"".join((records_header(address, flags & ~PICKLED | PLAIN, born_us, count), *parts))
 
 
-def admit(data: bytes, edges: dict[int, Edge]) -> None:
-    """Refuse a cell that this program would not have written."""
-    if data[0] != RECORDS:
-        return
-    address, flags, _, _ = read_records_header(data)
-    edge = edges.get(address.edge)
-    if edge is None:
-        raise RestoreError(
-            f"The checkpoint holds records in flight on edge {address.edge}, which this program does not have. "
-            "Restore an aligned checkpoint or a savepoint after changing the graph."
-        )
+def admit(data: bytes, edge: Edge) -> None:
+    """Refuse records that this program would not have written on the edge."""
+    flags = read_records_header(data)[1]
     if not flags & PLAIN and not flags & COLUMNS and not flags & PICKLED:
-        raise DamagedCheckpointError(f"Records in flight on edge {address.edge} are in no encoding a checkpoint holds.")
+        raise DamagedCheckpointError(f"Records in flight on edge {edge.id} are in no encoding a checkpoint holds.")
     if flags & PICKLED and edge.type is not None and edge.type.codec_name != "pickle":
         raise RestoreError(
-            f"The checkpoint holds pickled records on edge {address.edge}, but the program types it as {edge.type}. "
+            f"The checkpoint holds pickled records on edge {edge.id}, but the program types it as {edge.type}. "
             "They are not loaded."
         )
 
 
-def reroute(
-    cells: Iterable[Queued], edges: dict[int, Edge], targets: Mapping[int, Sequence[int]], owner: Owner
-) -> Iterator[Queued]:
-    """Records of `cells` that belong to this task at the new parallelism, addressed to its subtasks.
+@dataclass(frozen=True, slots=True)
+class Inlet:
+    """An edge into this task: which of its target's subtasks run here, and how many there are in all."""
 
-    `targets[edge]` are this task's subtasks of the edge's target. Watermarks and ends are left out: producers
-    send them anew.
-    """
-    codecs = {edge_id: EdgeCodec(edge) for edge_id, edge in edges.items()}
+    edge: Edge
+    subtasks: tuple[int, ...]
+    parallelism: int
+    max_parallelism: int
+
+    def owner(self, address: Address, place: int, keys: list[Any] | None) -> int:
+        """The subtask that gets a record which is dealt out again: by its key, else in turn."""
+        if keys is not None:
+            return key_group(keys[place], self.max_parallelism) * self.parallelism // self.max_parallelism
+        return (address.producer + address.target + place) % self.parallelism
+
+
+def inlets_of(plan: JobPlan, subtasks: Iterable[tuple[int, int]]) -> dict[int, Inlet]:
+    """All edges of the plan by number; `subtasks` are the (node, subtask) that run in this task."""
+    here: dict[int, list[int]] = defaultdict(list)
+    for node_id, subtask in subtasks:
+        here[node_id].append(subtask)
+    inlets = {}
+    for edge in plan.graph.edges:
+        node = plan.graph.node(edge.target)
+        inlets[edge.id] = Inlet(edge, tuple(here[edge.target]), node.parallelism, node.max_parallelism)
+    return inlets
+
+
+def restored_cells(
+    cells: Iterable[Queued], restored: Iterable[RestoredEdge], inlets: Mapping[int, Inlet]
+) -> Iterator[Queued]:
+    """The records of `cells` that belong to this task, on the edges of the program that now runs."""
+    ways = {way.saved: way for way in restored}
+    codecs: dict[int, EdgeCodec] = {}
     for channel, data in cells:
         if data[0] != RECORDS:
+            # Watermarks and ends are not restored: producers send them again.
             continue
         address, flags, born_us, _ = read_records_header(data)
-        block = codecs[address.edge].decode(flags, memoryview(data)[RECORDS_HEADER:])
-        for subtask in targets.get(address.edge, ()):
-            places = [i for i in range(len(block.values)) if owner(address, subtask, i, block.keys)]
+        way = ways.get(address.edge)
+        if way is None:
+            raise DamagedCheckpointError(
+                f"The checkpoint holds records in flight on edge {address.edge}, which its metadata does not name. "
+                "Restore from another checkpoint."
+            )
+        if way.edge is None:
+            continue
+        inlet = inlets[way.edge]
+        admit(data, inlet.edge)
+        if not way.dealt:
+            if address.target in inlet.subtasks:
+                yield channel, readdressed(data, replace(address, edge=way.edge))
+            continue
+        if not inlet.subtasks:
+            continue
+        codec = codecs.setdefault(way.edge, EdgeCodec(inlet.edge))
+        block = codec.decode(flags, memoryview(data)[RECORDS_HEADER:])
+        owners = [inlet.owner(address, place, block.keys) for place in range(len(block.values))]
+        for subtask in inlet.subtasks:
+            places = [place for place, owner in enumerate(owners) if owner == subtask]
             if not places:
                 continue
-            out_flags, parts = codecs[address.edge].encode(
+            out_flags, parts = codec.encode(
                 [block.values[i] for i in places],
                 None if block.keys is None else [block.keys[i] for i in places],
                 None if block.timestamps is None else [block.timestamps[i] for i in places],
             )
-            to = Address(address.edge, 0, subtask)
-            yield channel, b"".join((records_header(to, out_flags, born_us, len(places)), *parts))
-
-
-class Owner:
-    """Decides which subtask of an edge's target a record in flight goes to at the new parallelism."""
-
-    def __init__(self, edges: dict[int, Edge], parallelism: dict[int, int], max_parallelism: dict[int, int]) -> None:
-        self._edges = edges
-        self._parallelism = parallelism
-        self._max = max_parallelism
-
-    def __call__(self, address: Address, subtask: int, place: int, keys: list[object] | None) -> bool:
-        n = self._parallelism[address.edge]
-        if keys is not None:
-            m = self._max[address.edge]
-            return key_group(keys[place], m) * n // m == subtask  # type: ignore[arg-type]
-        if isinstance(self._edges[address.edge].partitioning, FIXED_ROUTES):
-            if address.target >= n:
-                raise RestoreError(
-                    f"The checkpoint holds a record in flight to subtask {address.target} on edge {address.edge}, "
-                    f"which now leads to {n} subtasks. Restore it at the parallelism it was taken at."
-                )
-            return address.target == subtask
-        return (address.producer + address.target + place) % n == subtask
+            header = records_header(Address(way.edge, 0, subtask), out_flags, born_us, len(places))
+            yield channel, b"".join((header, *parts))

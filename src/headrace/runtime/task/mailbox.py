@@ -110,7 +110,7 @@ class Mailbox:
 
         self._by_input = {(edge.id, s.subtask): s for s in subtasks for edge in _in_edges(s, codecs)}
         self._takers = {
-            (edge.id, s.subtask): (_decoder(s, edge, codecs), s.head.input(edge.input))
+            (edge.id, s.subtask): (_decoder(s, edge, codecs), s.operators[edge.target].input(edge.input))
             for s in subtasks
             for edge in _in_edges(s, codecs)
         }
@@ -303,7 +303,7 @@ class Mailbox:
         assert kind != BARRIER
         address = address_of(data)
         subtask = self._by_input.get((address.edge, address.target))
-        if subtask is None or self._router.target_level(address.edge) != self._level:
+        if subtask is None:
             self._output.put(self._router.next_slot(self._level, address.edge, address.producer, address.target), data)
             return
         if kind == RECORDS:
@@ -552,8 +552,9 @@ class Mailbox:
 
 def _decoder(subtask: ChainSubtask, edge: Edge, codecs: dict[int, EdgeCodec]) -> Callable[[int, memoryview], Block]:
     codec = codecs[edge.id]
-    return codec.decode_undivided if subtask.head.takes_columns(edge.input) else codec.decode
+    return codec.decode_undivided if subtask.operators[edge.target].takes_columns(edge.input) else codec.decode
 
 
 def _in_edges(subtask: ChainSubtask, codecs: dict[int, EdgeCodec]) -> list[Edge]:
-    return [codec.edge for codec in codecs.values() if codec.edge.target == subtask.chain.nodes[0]]
+    """Edges whose cells come to the subtask; one that leads into the middle of its chain has restored cells only."""
+    return [codec.edge for codec in codecs.values() if codec.edge.target in subtask.operators]

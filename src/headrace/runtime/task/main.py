@@ -38,7 +38,7 @@ from headrace.runtime.task.chain import ChainSubtask, build_subtask
 from headrace.runtime.task.deployment import LevelDeployment
 from headrace.runtime.task.edges import Clock, EdgeWriter
 from headrace.runtime.task.gate import CONTROL, GateMode, InputGate
-from headrace.runtime.task.in_flight import Owner, admit, read_frames, reroute
+from headrace.runtime.task.in_flight import inlets_of, read_frames, restored_cells
 from headrace.runtime.task.local_directory import LocalDirectory, remove_abandoned
 from headrace.runtime.task.mailbox import Mailbox
 from headrace.runtime.task.output import OutputClosed, OutputQueue
@@ -228,6 +228,10 @@ class Task:
                     subtasks.append(built)
                     writers.extend(its_writers)
                     codecs.update(its_codecs)
+        # The saved program did not chain these edges, so records may be in flight into the middle of a chain.
+        chained = {way.edge for way in deploy.edges if way.edge is not None} - plan.exchanged
+        own = {node for chain in plan.chains if chain.level == self._level for node in chain.nodes}
+        codecs.update({e.id: EdgeCodec(e) for e in plan.graph.edges if e.id in chained and e.target in own})
         channels = set(range(plan.levels[self._level - 1].slots)) if self._level else set()
         if any(s.source is not None for s in subtasks) or self._level == 0:
             channels.add(CONTROL)
@@ -238,7 +242,7 @@ class Task:
             mode=GateMode.EXACTLY_ONCE if exactly_once else GateMode.AT_LEAST_ONCE,
             clock=time.monotonic,
             aligned_timeout_s=timeout if exactly_once else None,
-            fixed_edges=fixed_edges_through(plan, self._level),
+            fixed_edges=fixed_edges_through(plan, self._level) | chained,
             aside_limit=checkpointing.alignment_max_bytes,
             spill_dir=self._local.path,
             on_urgent=self._wake,
@@ -312,27 +316,15 @@ class Task:
         return LocalFirstFileStore(store, self._copies)
 
     def _put_back(self, deploy: messages.Deploy, subtasks: list[ChainSubtask], gate: InputGate) -> None:
-        """Cells in flight come first, in their order, before any new input."""
+        """Records in flight come first, in their order, before any new input."""
         if not deploy.channels:
             return
-        plan = self._deployment.plan
-        edges = {e.id: e for e in plan.graph.edges if e.id in plan.exchanged}
-        store = self._files
+        here = ((node, subtask.subtask) for subtask in subtasks for node in subtask.chain.nodes)
+        inlets = inlets_of(self._deployment.plan, here)
         for channel in deploy.channels:
             where = f"channel state of task {channel.level}.{channel.slot}"
-            cells = list(read_frames(store.read(channel.cells), where))
-            for _, data in cells:
-                admit(data, edges)
-            if deploy.reroute:
-                targets = {e.id: [s.subtask for s in subtasks if s.chain.nodes[0] == e.target] for e in edges.values()}
-                nodes = {e.id: plan.graph.node(e.target) for e in edges.values()}
-                owner = Owner(
-                    edges,
-                    {i: n.parallelism for i, n in nodes.items()},
-                    {i: n.max_parallelism for i, n in nodes.items()},
-                )
-                cells = list(reroute(cells, edges, targets, owner))
-            gate.put_back(cells)
+            cells = read_frames(self._files.read(channel.cells), where)
+            gate.put_back(restored_cells(cells, deploy.edges, inlets))
 
     def _context(self, node: Node, subtask: int) -> OperatorContext:
         deployment = self._deployment

@@ -4,13 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.plan.graph import Broadcast, Custom, Edge, Forward, JobPlan, Rescale
+from headrace.checkpoint.channel_restore import KEYED_ROUTE
+from headrace.checkpoint.handles import EdgeRecord
+from headrace.plan.graph import (
+    Broadcast,
+    Custom,
+    Edge,
+    Forward,
+    Hash,
+    JobPlan,
+    Partitioning,
+    Rebalance,
+    Rescale,
+    Shuffle,
+)
 
 FIXED_ROUTES = (Broadcast, Forward, Rescale, Custom)
 """How a record may be routed so that it belongs to the subtask it was sent to, and to no other: of a broadcast each
 subtask has a copy that goes with its own state; the others say that these records are dealt with there, and together.
-Such records are kept out of checkpoints (see `gate`). Where a changed program makes such an edge of another kind,
-the driver refuses to restore what is in flight on it at another parallelism of either end."""
+Such records are kept out of checkpoints (see `gate`), so that every checkpoint restores at every parallelism."""
+
+ROUTE_NAMES: dict[type[Partitioning], str] = {
+    Hash: KEYED_ROUTE,
+    Rebalance: "rebalance",
+    Shuffle: "shuffle",
+    Forward: "forward",
+    Rescale: "rescale",
+    Broadcast: "broadcast",
+    Custom: "partition_custom",
+}
+"""Each way to route records by the stream method that asks for it."""
+
+
+def edge_records(plan: JobPlan) -> tuple[EdgeRecord, ...]:
+    """All edges as a checkpoint with records in flight names them, and as a restore looks for them."""
+    found = []
+    for edge in plan.graph.edges:
+        chain = plan.chain_of(edge.target)
+        how = edge.partitioning
+        found.append(
+            EdgeRecord(
+                number=edge.id,
+                source=plan.graph.node(edge.source).uid,
+                output=edge.tag,
+                target=plan.graph.node(edge.target).uid,
+                input=edge.input,
+                route=ROUTE_NAMES[type(how)],
+                fixed=isinstance(how, FIXED_ROUTES),
+                key_fields=how.key.fields if isinstance(how, Hash) else (),
+                type=None if edge.type is None else str(edge.type),
+                chained=edge.id not in plan.exchanged,
+                level=chain.level,
+                slots=chain.slots,
+            )
+        )
+    return tuple(found)
 
 
 def consumers(edge: Edge, producer: int, producers: int, consumer_count: int) -> range:

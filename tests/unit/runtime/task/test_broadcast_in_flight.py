@@ -8,13 +8,13 @@ import pytest
 from edge_examples import block_of, edge_of
 
 from headrace import BroadcastProcessFunction, MapStateDescriptor, StreamExecutionEnvironment, Types
-from headrace.checkpoint.handles import ChannelSnapshot, StateFile, SubtaskSnapshot
+from headrace.checkpoint.handles import ChannelSnapshot, RestoredEdge, StateFile, SubtaskSnapshot
 from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecord
 from headrace.errors import RestoreError
 from headrace.plan.graph import Broadcast, JobPlan
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.task.cells import Address, end_cell, records_header, watermark_cell
-from headrace.runtime.task.in_flight import Owner, edges_with_records, reroute
+from headrace.runtime.task.in_flight import Inlet, edges_with_records, frames, read_frames, restored_cells
 from headrace.runtime.task.records import EdgeCodec
 
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
@@ -32,11 +32,11 @@ def test_each_subtask_gets_back_the_copy_that_was_on_its_way_to_it() -> None:
         (1, cell(edge, ["c"], Address(3, 1, 2))),
         (0, cell(edge, ["b"], Address(3, 0, 2))),
     ]
-    owner = Owner({3: edge}, {3: 3}, {3: 128})
+    kept = list(read_frames(b"".join(frames(cells)), "channel state"))
     found = [
         [
             v
-            for _, data in reroute(cells, {3: edge}, {3: [subtask]}, owner)
+            for _, data in restored_cells(kept, [RestoredEdge(3, 3)], {3: Inlet(edge, (subtask,), 3, 128)})
             for v in block_of(EdgeCodec(edge), data).values
         ]
         for subtask in range(3)
@@ -99,7 +99,7 @@ def test_a_broadcast_in_flight_restores_at_the_same_width_and_is_refused_by_name
     before = planned(2)
     saved = checkpoint(before, (edge_id(before, True),))
     assert Restoration.of(planned(2), saved, allow_non_restored=False).restore is not None
-    with pytest.raises(RestoreError, match=r'broadcast to "judge" \(uid judge\).* is 2, not 3'):
+    with pytest.raises(RestoreError, match=r'broadcast edge to "judge" \(uid judge\).* is 2, not 3'):
         Restoration.of(planned(3), saved, allow_non_restored=False)
 
 

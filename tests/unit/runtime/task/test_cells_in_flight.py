@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from edge_examples import SENSOR, block_of, by_field, edge_of
 
+from headrace.checkpoint.handles import RestoredEdge
 from headrace.errors import DamagedCheckpointError, RestoreError
 from headrace.plan.graph import Edge, Hash, KeySpec, Rebalance
 from headrace.runtime.task.cells import (
@@ -20,7 +21,7 @@ from headrace.runtime.task.cells import (
     records_header,
     watermark_cell,
 )
-from headrace.runtime.task.in_flight import Owner, admit, frames, read_frames, reroute
+from headrace.runtime.task.in_flight import Inlet, admit, frames, read_frames, restored_cells
 from headrace.runtime.task.records import COLUMNS, COLUMNS_FROM, PICKLED, PLAIN, EdgeCodec
 from headrace.state.keys import stored_form
 from headrace.types.information import Types
@@ -79,7 +80,7 @@ def test_plain_values_are_rewritten_in_the_safe_encoding(values: list[Any]) -> N
     assert (address, born_us, count) == (HERE, 77, len(values))
     assert flags & PLAIN
     assert not flags & PICKLED
-    admit(back, {3: edge})
+    admit(back, edge)
     assert repr(block_of(EdgeCodec(edge), back).values) == repr(values)
     assert sealed(back) == back, "a cell that comes from a checkpoint may go into the next"
 
@@ -91,7 +92,7 @@ def test_typed_rows_with_and_without_keys_come_back(count: int, keyed: Any) -> N
     rows = [Row(id=f"s{n}", reading=float(n)) for n in range(count)]
     keys = None if keyed is None else [stored_form(keyed.key.selector(row)) for row in rows]
     back = sealed(cell_of(edge, rows, keys))
-    admit(back, {3: edge})
+    admit(back, edge)
     block = block_of(EdgeCodec(edge), back)
     assert block.values == rows
     assert block.keys == keys
@@ -101,35 +102,46 @@ def test_few_rows_with_dates_of_a_typed_edge_are_restored_and_not_refused() -> N
     edge = edge_of(Types.ROW_NAMED(["at"], [Types.INSTANT()]))
     rows = [Row(at=dt.datetime(2026, 1, 2, tzinfo=dt.UTC))]
     back = sealed(cell_of(edge, rows))
-    admit(back, {3: edge})
+    admit(back, edge)
     assert block_of(EdgeCodec(edge), back).values == rows
 
 
 def test_decimals_of_a_typed_edge_are_restored_and_not_refused() -> None:
     edge = edge_of(Types.BIG_DEC())
     back = sealed(cell_of(edge, [Decimal("1.50")]))
-    admit(back, {3: edge})
+    admit(back, edge)
     assert block_of(EdgeCodec(edge), back).values == [Decimal("1.50")]
 
 
 def test_what_only_pickle_can_hold_stays_pickled_and_is_taken_back_where_the_program_allows_it() -> None:
     back = sealed(cell_of(edge_of(), [Opaque()]))
     assert read_records_header(back)[1] & PICKLED
-    admit(back, {3: edge_of()})
-    admit(back, {3: edge_of(Types.PICKLED_BYTE_ARRAY())})
+    admit(back, edge_of())
+    admit(back, edge_of(Types.PICKLED_BYTE_ARRAY()))
     with pytest.raises(RestoreError, match=r"pickled records on edge 3.*STRING"):
-        admit(back, {3: edge_of(Types.STRING())})
+        admit(back, edge_of(Types.STRING()))
 
 
 def test_marshal_in_a_checkpoint_is_refused() -> None:
     with pytest.raises(DamagedCheckpointError, match="edge 3"):
-        admit(cell_of(edge_of(), [1]), {3: edge_of()})
+        admit(cell_of(edge_of(), [1]), edge_of())
 
 
-def test_an_edge_that_the_program_does_not_have_is_refused_by_number() -> None:
-    with pytest.raises(RestoreError, match="edge 3"):
-        admit(sealed(cell_of(edge_of(), [1])), {})
-    admit(end_cell(HERE), {})
+def test_records_on_an_edge_that_the_metadata_does_not_name_are_damage() -> None:
+    with pytest.raises(DamagedCheckpointError, match="edge 3"):
+        list(restored_cells([(0, sealed(cell_of(edge_of(), [1])))], [], {}))
+
+
+def test_records_of_an_edge_whose_target_is_gone_are_left_behind() -> None:
+    assert list(restored_cells([(0, sealed(cell_of(edge_of(), [1])))], [RestoredEdge(3, None)], {})) == []
+
+
+def test_records_go_on_under_the_number_that_the_edge_has_now_to_the_subtask_they_were_sent_to() -> None:
+    edge = edge_of(edge_id=8)
+    cells = [(0, sealed(cell_of(edge_of(), [n], at=Address(3, 1, n)))) for n in range(4)]
+    found = list(restored_cells(cells, [RestoredEdge(3, 8)], {8: Inlet(edge, (1, 3), 4, 128)}))
+    assert [read_records_header(data)[0] for _, data in found] == [Address(8, 1, 1), Address(8, 1, 3)]
+    assert [block_of(EdgeCodec(edge), data).values for _, data in found] == [[1], [3]]
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
@@ -143,11 +155,11 @@ def test_rerouting_deals_every_record_to_exactly_one_subtask(parallelism: int, k
         keys = [row.id for row in rows] if keyed else None
         cells.append((producer, sealed(cell_of(edge, rows, keys, Address(3, producer, 0)))))
     cells.append((0, watermark_cell(HERE, 9)))
-    owner = Owner({3: edge}, {3: parallelism}, {3: 128})
     dealt: Counter[Any] = Counter()
     for subtask in range(parallelism):
         seen: dict[str, float] = {}
-        for _, data in reroute(cells, {3: edge}, {3: [subtask]}, owner):
+        inlet = Inlet(edge, (subtask,), parallelism, 128)
+        for _, data in restored_cells(cells, [RestoredEdge(3, 3, dealt=True)], {3: inlet}):
             address, flags, _, _ = read_records_header(data)
             assert data[0] == RECORDS
             assert address == Address(3, 0, subtask)
@@ -164,7 +176,8 @@ def test_rerouting_deals_every_record_to_exactly_one_subtask(parallelism: int, k
 def test_a_task_without_the_target_gets_nothing() -> None:
     edge = edge_of()
     cells = [(0, sealed(cell_of(edge, [1, 2])))]
-    assert list(reroute(cells, {3: edge}, {3: []}, Owner({3: edge}, {3: 2}, {3: 128}))) == []
+    for dealt in (False, True):
+        assert list(restored_cells(cells, [RestoredEdge(3, 3, dealt)], {3: Inlet(edge, (), 2, 128)})) == []
 
 
 def test_large_cells_of_columns_without_keys_are_kept_as_they_are() -> None:
@@ -172,4 +185,4 @@ def test_large_cells_of_columns_without_keys_are_kept_as_they_are() -> None:
     data = cell_of(edge, [Row(id="a", reading=1.0)] * COLUMNS_FROM)
     assert read_records_header(data)[1] == COLUMNS
     assert sealed(data) == data
-    admit(data, {3: edge})
+    admit(data, edge)
