@@ -81,7 +81,7 @@ class _Subtask:
 
     def __init__(self, operator: Operator, inputs: int, index: int) -> None:
         self.operator = operator
-        self.input = ChainInput(operator, [(number, 0) for number in range(inputs)])
+        self.input = ChainInput(operator, [(n, 0) for n in range(inputs)], {n: n for n in range(inputs)})
         self.takers = [operator.input(number) for number in range(inputs)]
         self.index = index
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,12 +149,46 @@ class _Producer:
     ended: bool = False
 
 
-class ChainInput:
-    """Watermarks, idleness and ends of all producers of a chain's head; each edge and producer counts alone."""
+class _Input:
+    """Event time of one input of an operator: the least of its producers' watermarks, idle ones left out.
 
-    def __init__(self, head: Operator, producers: Sequence[tuple[int, int]]) -> None:
+    When the last of them goes idle, none of them will move time any more: then it is the greatest, as in Flink. A
+    producer at the end of time counts as ended, and as neither: if the others are merely idle, they may wake up, and
+    their timers must not fire before their records.
+    """
+
+    def __init__(self, producers: Sequence[_Producer]) -> None:
+        self._producers = producers
+        self.watermark = MIN_WATERMARK
+        self.idle = False
+        self.over = False
+        """All producers are at the end of time."""
+
+    def update(self) -> None:
+        live = [p for p in self._producers if not p.ended and p.watermark < MAX_WATERMARK]
+        awake = [p.watermark for p in live if not p.idle]
+        self.over = not live
+        self.idle = bool(live) and not awake
+        reached = min(awake) if awake else max((p.watermark for p in live), default=MAX_WATERMARK)
+        self.watermark = max(self.watermark, reached)
+
+
+class ChainInput:
+    """Watermarks, idleness and ends of all producers of a chain's head.
+
+    Each edge and producer counts alone. The head's event time is the least of its inputs', idle ones left out;
+    `input_of` says which input an edge feeds, if there are several.
+    """
+
+    def __init__(
+        self, head: Operator, producers: Sequence[tuple[int, int]], input_of: Mapping[int, int] | None = None
+    ) -> None:
         self._head = head
         self._producers = {key: _Producer() for key in producers}
+        by_input: dict[int, list[_Producer]] = defaultdict(list)
+        for (edge, _), producer in self._producers.items():
+            by_input[0 if input_of is None else input_of[edge]].append(producer)
+        self._inputs = [_Input(each) for each in by_input.values()]
         self._watermark = MIN_WATERMARK
         self._idle = False
         self.ended = False
@@ -161,18 +196,12 @@ class ChainInput:
     def watermark(self, address: Address, time_ms: int) -> None:
         producer = self._producers[address.edge, address.producer]
         producer.watermark = max(producer.watermark, time_ms)
-        if producer.idle:
-            self.idle(address, False)
-        else:
-            self._advance()
+        producer.idle = False
+        self._update()
 
     def idle(self, address: Address, is_idle: bool) -> None:
         self._producers[address.edge, address.producer].idle = is_idle
-        all_idle = all(p.idle or p.ended for p in self._producers.values()) and not self.ended
-        if all_idle != self._idle:
-            self._idle = all_idle
-            self._head.idle(all_idle)
-        self._advance()
+        self._update()
 
     def end(self, address: Address) -> None:
         producer = self._producers[address.edge, address.producer]
@@ -184,17 +213,26 @@ class ChainInput:
             self.ended = True
             self._head.end_input()
         else:
-            self._advance()
+            self._update()
 
-    def _advance(self) -> None:
-        # A producer at the end of time is as good as ended. If the others are merely idle, they may wake up: time
-        # must not end for them, or their timers would fire before their records.
-        if all(p.ended or p.watermark == MAX_WATERMARK for p in self._producers.values()):
-            awake = [MAX_WATERMARK]
-        else:
-            live = (p for p in self._producers.values() if not p.idle and not p.ended)
-            awake = [p.watermark for p in live if p.watermark < MAX_WATERMARK]
-        if awake and (reached := min(awake)) > self._watermark:
+    def _update(self) -> None:
+        counted = [i for i in self._inputs if not i.idle]
+        for one in self._inputs:
+            one.update()
+        live = [i for i in self._inputs if not i.over]
+        awake = [i for i in live if not i.idle]
+        if self._idle and (awake or not live):
+            self._idle = False
+            self._head.idle(False)
+        # An input that goes idle now counts once more, with all that its producers have reached.
+        reached = min((i.watermark for i in live if i in counted or not i.idle), default=None)
+        self._advance(reached if live else MAX_WATERMARK)
+        if live and not awake and not self._idle:
+            self._idle = True
+            self._head.idle(True)
+
+    def _advance(self, reached: int | None) -> None:
+        if reached is not None and reached > self._watermark:
             self._watermark = reached
             self._head.watermark(reached)
 
@@ -262,7 +300,7 @@ def build_subtask(
             for edge in in_edges
             for producer in producers_of(edge, subtask, graph.node(edge.source).parallelism, chain.parallelism)
         ]
-        chain_input = ChainInput(operators[chain.nodes[0]], producers)
+        chain_input = ChainInput(operators[chain.nodes[0]], producers, {edge.id: edge.input for edge in in_edges})
         if not producers:
             # A rescale edge from fewer producers may leave a subtask without any: its input is over at once.
             chain_input.ended = True

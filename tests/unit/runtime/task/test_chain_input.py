@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.operators.watermarks import MAX_WATERMARK
 from headrace.runtime.task.cells import Address
 from headrace.runtime.task.chain import ChainInput
 
@@ -84,3 +85,92 @@ def test_the_input_ends_with_its_last_producer_and_only_once() -> None:
     chain.end(A)
     assert told == [4, "end"]
     assert chain.ended
+
+
+# What follows are the behaviours that the tests of Flink's StatusWatermarkValve ask for.
+
+
+def test_when_the_last_producer_goes_idle_time_reaches_the_furthest_of_them_before_idleness_is_passed_on() -> None:
+    chain, told = chain_input(A, B, C)
+    chain.watermark(A, 10)
+    chain.watermark(B, 5)
+    chain.watermark(C, 7)
+    assert told == [5]
+    chain.idle(A, True)
+    chain.idle(C, True)
+    assert told == [5], "the slowest is awake"
+    chain.idle(B, True)
+    assert told == [5, 10, "idle"]
+
+
+def test_a_producer_that_goes_idle_no_longer_holds_back_and_nothing_is_flushed_while_others_are_awake() -> None:
+    chain, told = chain_input(A, B, C)
+    chain.watermark(A, 10)
+    chain.watermark(B, 5)
+    chain.watermark(C, 7)
+    chain.idle(B, True)
+    assert told == [5, 7]
+    chain.idle(C, True)
+    assert told == [5, 7, 10]
+    chain.idle(A, True)
+    assert told == [5, 7, 10, "idle"]
+
+
+def test_after_the_flush_time_moves_on_only_beyond_it() -> None:
+    chain, told = chain_input(A, B)
+    chain.watermark(A, 10)
+    chain.watermark(B, 5)
+    chain.idle(A, True)
+    chain.idle(B, True)
+    chain.idle(B, False)
+    chain.watermark(B, 8)
+    assert told == [5, 10, "idle", "awake"]
+    chain.watermark(B, 11)
+    assert told == [5, 10, "idle", "awake", 11]
+
+
+def test_producers_that_never_had_a_watermark_pass_on_idleness_alone() -> None:
+    chain, told = chain_input(A, B)
+    chain.idle(A, True)
+    chain.idle(A, True)
+    chain.idle(B, True)
+    chain.idle(B, True)
+    assert told == ["idle"]
+
+
+def test_the_end_of_one_producer_is_not_the_time_of_the_idle_ones() -> None:
+    """Flink lets time end there, and the records of those that wake up later are late."""
+    chain, told = chain_input(A, B)
+    chain.watermark(B, 5)
+    chain.watermark(A, MAX_WATERMARK)
+    assert told == [5]
+    chain.idle(B, True)
+    assert told == [5, "idle"]
+    chain.watermark(B, 9)
+    assert told == [5, "idle", "awake", 9]
+
+
+def test_idleness_is_passed_on_when_the_only_one_awake_ends() -> None:
+    chain, told = chain_input(A, B)
+    chain.watermark(A, 4)
+    chain.watermark(B, 3)
+    chain.idle(B, True)
+    assert told == [3, 4]
+    chain.end(A)
+    assert told == [3, 4, "idle"], "else this subtask would hold back time after it"
+
+
+def test_two_inputs_are_flushed_apart_so_that_one_does_not_make_the_other_late() -> None:
+    head = ListeningHead()
+    chain = ChainInput(head, [(0, 0), (0, 1), (5, 0)], {0: 0, 5: 1})  # type: ignore[arg-type]
+    chain.watermark(A, 20)
+    chain.watermark(B, 10)
+    chain.watermark(C, 5)
+    assert head.told == [5]
+    chain.idle(A, True)
+    chain.idle(B, True)
+    assert head.told == [5], "the second input is awake"
+    chain.idle(C, True)
+    assert head.told == [5, "idle"], "the time of the first input is not that of the second"
+    chain.idle(A, False)
+    assert head.told == [5, "idle", "awake", 20], "it had reached that before it went idle"
