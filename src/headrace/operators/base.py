@@ -178,6 +178,8 @@ class Operator(ABC):
     def __init__(self) -> None:
         self.current_watermark = MIN_WATERMARK
         self.ended = False
+        self.output_ended = False
+        """The same in this attempt: nothing may be emitted any more."""
         self.restored = False
 
     def setup(self, context: OperatorContext, outputs: Outputs) -> None:
@@ -235,7 +237,7 @@ class Operator(ABC):
         While one of its operators says no, a task takes no input and polls no source; barriers that overtake, timers
         and messages go on. The operator wakes its task when it runs out of room; what the record in hand still gives
         must be taken. An operator that overrides this may end its output later than its input ends: its task is
-        drained when `ended` is true.
+        drained when `output_ended` is true.
         """
         return True
 
@@ -265,6 +267,11 @@ class Operator(ABC):
         if not self.ended:
             self.finish()
             self.ended = True
+        self.end_output()
+
+    def end_output(self) -> None:
+        """Tell the next operators that nothing follows. From now on the clock is not looked at either."""
+        self.output_ended = True
         self.outputs.end()
 
     def finish(self) -> None:  # noqa: B027 - optional

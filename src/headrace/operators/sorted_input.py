@@ -182,7 +182,7 @@ class SortedInputOperator(Operator):
         self.context.wake()
 
     def has_room(self) -> bool:
-        # The output ends later than the input: the task is drained when `ended` is true.
+        # The output ends later than the input: the task is drained when `output_ended` is true.
         return True
 
     def next_processing_time(self) -> int | None:
@@ -234,7 +234,7 @@ class SortedInputOperator(Operator):
         self.current_watermark = MAX_WATERMARK
         self.outputs.watermark(MAX_WATERMARK)
         self.ended = True
-        self.outputs.end()
+        self.end_output()
 
     # The one checkpoint
 

@@ -422,7 +422,7 @@ class OperatorHarness:
         now_ms = self.clock()
         for subtask in self._subtasks:
             operator = subtask.operator
-            due_ms = operator.next_processing_time()
+            due_ms = None if operator.output_ended else operator.next_processing_time()
             if due_ms is not None and due_ms <= now_ms:
                 operator.processing_time(now_ms)
 

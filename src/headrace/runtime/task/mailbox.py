@@ -267,7 +267,7 @@ class Mailbox:
         if not self._stopped:
             wall_ms = self._clock.wall_ms()
             for operator in self._timed:
-                due_ms = operator.next_processing_time()
+                due_ms = self._due_ms(operator)
                 if due_ms is not None:
                     until = min(until, now + max(0, due_ms - wall_ms + 1) / 1_000)
             for index in range(len(self._sources)):
@@ -408,7 +408,7 @@ class Mailbox:
             and not self._block
             and all(s.ended for s in self._subtasks)
             # What is still in flight in an operator comes before the end of its output.
-            and all(o.ended for o in self._bounded)
+            and all(o.output_ended for o in self._bounded)
         ):
             self._drained = True
             self._flush()
@@ -418,13 +418,28 @@ class Mailbox:
     # -- time
 
     def _fire_timers(self) -> None:
+        """Whatever is due by the clock."""
         if not self._timed:
             return
         now_ms = self._clock.wall_ms()
         for operator in self._timed:
-            due_ms = operator.next_processing_time()
+            due_ms = self._due_ms(operator)
             if due_ms is not None and due_ms <= now_ms:
                 operator.processing_time(now_ms)
+
+    def _due_ms(self, operator: Operator) -> int | None:
+        """When the operator wants to look at the clock next; never after its end.
+
+        An ended operator has told the next one that nothing follows, and the final checkpoint may be under way: what a
+        timer would emit would be lost. One that was restored after its end stays quiet unless there is input again.
+        """
+        if operator.output_ended or (operator.ended and not self._has_had_input):
+            return None
+        return operator.next_processing_time()
+
+    @property
+    def _has_had_input(self) -> bool:
+        return self._records_in > 0 or any(s.source is not None and s.source.records for s in self._sources)
 
     def _flush_if_due(self, *, idle: bool) -> None:
         """Cells leave when full, when their records waited long enough or, without sources, when all is idle."""
