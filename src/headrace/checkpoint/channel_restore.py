@@ -68,10 +68,10 @@ class ChannelRestore:
             if edge.level != level or slot not in edge.slots:
                 continue
             saved = self._saved[restored.saved]
-            if restored.dealt or channel.level != saved.level:
+            if restored.dealt or channel.level != saved.level or len(saved.slots) != len(edge.slots):
                 return True
             # The task of a target saved the records of its own subtasks only.
-            if any(was == channel.slot and now == slot for was, now in zip(saved.slots, edge.slots, strict=True)):
+            if (channel.slot, slot) in zip(saved.slots, edge.slots, strict=True):
                 return True
         return False
 

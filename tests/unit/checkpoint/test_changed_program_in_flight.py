@@ -242,6 +242,28 @@ def test_a_stream_joined_with_itself_comes_back_on_both_edges(width: int) -> Non
     assert finished(twice, source, saved, width) == doubled
 
 
+def without_uids(*, branch: bool = False, shift: bool = False) -> Program:
+    """Uids are derived from the place in the graph."""
+
+    def program(env: StreamExecutionEnvironment, source: ManualSource) -> DataStream:
+        if branch:
+            other_words(env).rebalance().map(lambda word: word).print()
+        words = env.from_source(source, NO_TIME, "words").set_parallelism(1)
+        if shift:
+            words = words.rebalance().map(lambda word: word)
+        return words.rebalance().map(lambda word: (word, 1)).name("pairs").rebalance().map(lambda pair: pair).uid("end")
+
+    return program
+
+
+def test_derived_uids_lead_records_in_flight_past_a_new_branch_and_not_past_a_new_operator() -> None:
+    source = ManualSource()
+    saved = interrupted(without_uids(), source)
+    with pytest.raises(RestoreError, match=r'from "pairs" \(uid pairs-\w+\) to "map" \(uid end\), but the program no'):
+        run(without_uids(shift=True), source, restored=saved)
+    assert finished(without_uids(branch=True), source, saved) == Counter((word, 1) for word in WORDS)
+
+
 def by_default(width_of_last: int) -> Program:
     """No route is given, so that the last edge is round robin or, at equal width, a call within one task."""
 

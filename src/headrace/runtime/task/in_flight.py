@@ -151,6 +151,11 @@ def restored_cells(
         inlet = inlets[way.edge]
         admit(data, inlet.edge)
         if not way.dealt:
+            if address.target >= inlet.parallelism:
+                raise DamagedCheckpointError(
+                    f"The checkpoint holds a record in flight to subtask {address.target} on edge {address.edge}, "
+                    f"which leads to {inlet.parallelism} subtasks. Restore from another checkpoint."
+                )
             if address.target in inlet.subtasks:
                 yield channel, readdressed(data, replace(address, edge=way.edge))
             continue

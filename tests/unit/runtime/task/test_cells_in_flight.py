@@ -144,6 +144,13 @@ def test_records_go_on_under_the_number_that_the_edge_has_now_to_the_subtask_the
     assert [block_of(EdgeCodec(edge), data).values for _, data in found] == [[1], [3]]
 
 
+def test_a_record_for_a_subtask_that_never_was_is_damage_and_not_dropped() -> None:
+    edge = edge_of()
+    cells = [(0, sealed(cell_of(edge, [1], at=Address(3, 0, 2))))]
+    with pytest.raises(DamagedCheckpointError, match="subtask 2 on edge 3"):
+        list(restored_cells(cells, [RestoredEdge(3, 3)], {3: Inlet(edge, (0,), 2, 128)}))
+
+
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
 @pytest.mark.parametrize("keyed", [True, False])
 @pytest.mark.parametrize("count", [1, 7, COLUMNS_FROM + 3])
