@@ -29,7 +29,11 @@ class SlowBookkeeper(Bookkeeper):
         return super().process_element(value, ctx)
 
 
-def slow_books(env: Any, ledger: Ledger, sink: LedgerSink, go: str = "") -> None:
+def slow_books(env: Any, ledger: Ledger, sink: LedgerSink, go: str = "", *, more: bool = False) -> None:
+    """`more`: with edges and a level that are not in the program without it, so that all others have other numbers."""
+    if more:
+        other = env.from_collection([1]).uid("other").set_parallelism(1).rebalance().map(lambda n: n).uid("other-map")
+        other.set_parallelism(2).key_by(lambda n: n).map(lambda n: n).uid("other-end").set_parallelism(1).print()
     records = env.from_source(LedgerSource(ledger), WatermarkStrategy.for_monotonous_timestamps(), "ledger").uid("src")
     books = records.key_by(lambda record: record[0]).process(SlowBookkeeper(ledger.window, go)).uid("books")
     books.sink_to(sink).uid("sink")
@@ -65,7 +69,7 @@ def test_killed_with_full_buffers_the_books_stay_exact(
         pytest.param("timeout", 1, marks=pytest.mark.slow),
     ],
 )
-def test_records_in_flight_are_routed_again_when_restored_at_another_width(
+def test_records_in_flight_are_routed_again_when_restored_at_another_width_by_a_changed_program(
     bench: Any, faults: Any, start: Any, mode: str, width: int
 ) -> None:
     go = Path(bench.directory, "go")
@@ -81,10 +85,11 @@ def test_records_in_flight_are_routed_again_when_restored_at_another_width(
     newest = opened(bench, int(published(bench)[-1].name[4:]))
     assert channel_cells(newest) > 0
     assert newest.metadata.mode == "unaligned"
+    assert {("src", "books"), ("books", "sink")} == {(e.source, e.target) for e in newest.metadata.edge_records}
 
     faults.plan("before_ack=kill@2#1.0")
     env = bench.env(mode=mode, interval=50, parallelism=width)
-    slow_books(env, ledger, sink)
+    slow_books(env, ledger, sink, more=True)
     job = start(env)
     assert job.wait_for("running")["restored"] == newest.metadata.checkpoint_id
     job.wait_for("restarting")
