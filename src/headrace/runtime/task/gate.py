@@ -127,6 +127,7 @@ class InputGate:
         self._aligned_timeout_s = aligned_timeout_s
         """None: a barrier overtakes only where it says so itself."""
         self._fixed_edges = frozenset(fixed_edges)
+        self._put_back_fixed: frozenset[int] = frozenset()
         self._fixed_in_hand = False
         """The cell delivered last came on one of them, and may not be processed to its end yet."""
         self._aside_limit = aside_limit
@@ -174,9 +175,14 @@ class InputGate:
             self._control.append(item)
         self._on_urgent()
 
-    def put_back(self, cells: Iterable[Queued]) -> None:
-        """Cells that were in flight when the restored checkpoint was taken; before anything arrives."""
+    def put_back(self, cells: Iterable[Queued], fixed_edges: Iterable[int] = ()) -> None:
+        """Cells that were in flight when the restored checkpoint was taken; before anything arrives.
+
+        `fixed_edges` are fixed until all that was put back is processed: nothing else comes on them.
+        """
         with self._lock:
+            self._put_back_fixed |= set(fixed_edges) - self._fixed_edges
+            self._fixed_edges |= self._put_back_fixed
             restored = SpillQueue(self._spill_dir, self._memory_limit)
             for channel, data in cells:
                 restored.append(channel, data)
@@ -229,6 +235,9 @@ class InputGate:
         """The next thing to do, or None if there is nothing now; what was delivered before is done."""
         with self._lock:
             self._fixed_in_hand = False
+            if self._put_back_fixed and not any(len(queue) for queue in self._front):
+                self._fixed_edges -= self._put_back_fixed
+                self._put_back_fixed = frozenset()
             event = self._urgent()
             if event is not None:
                 return event

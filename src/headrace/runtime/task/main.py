@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -229,9 +229,10 @@ class Task:
                     writers.extend(its_writers)
                     codecs.update(its_codecs)
         # The saved program did not chain these edges, so records may be in flight into the middle of a chain.
-        chained = {way.edge for way in deploy.edges if way.edge is not None} - plan.exchanged
-        own = {node for chain in plan.chains if chain.level == self._level for node in chain.nodes}
-        codecs.update({e.id: EdgeCodec(e) for e in plan.graph.edges if e.id in chained and e.target in own})
+        unchained = {way.edge for way in deploy.edges if way.edge is not None} - plan.exchanged
+        own = {node for subtask in subtasks for node in subtask.chain.nodes}
+        chained = {e.id: EdgeCodec(e) for e in plan.graph.edges if e.id in unchained and e.target in own}
+        codecs.update(chained)
         channels = set(range(plan.levels[self._level - 1].slots)) if self._level else set()
         if any(s.source is not None for s in subtasks) or self._level == 0:
             channels.add(CONTROL)
@@ -242,7 +243,7 @@ class Task:
             mode=GateMode.EXACTLY_ONCE if exactly_once else GateMode.AT_LEAST_ONCE,
             clock=time.monotonic,
             aligned_timeout_s=timeout if exactly_once else None,
-            fixed_edges=fixed_edges_through(plan, self._level) | chained,
+            fixed_edges=fixed_edges_through(plan, self._level),
             aside_limit=checkpointing.alignment_max_bytes,
             spill_dir=self._local.path,
             on_urgent=self._wake,
@@ -260,7 +261,7 @@ class Task:
         )
         self._snapshots.known_shared = frozenset(deploy.known_shared)
         self._open(subtasks, deploy)
-        self._put_back(deploy, subtasks, gate)
+        self._put_back(deploy, subtasks, gate, chained)
         return self.mailbox_type(
             level=self._level,
             slot=self._slot,
@@ -315,8 +316,10 @@ class Task:
         store = storage.file_store(WriterScope(deployment.home, 0, deployment.attempt).prefix)
         return LocalFirstFileStore(store, self._copies)
 
-    def _put_back(self, deploy: messages.Deploy, subtasks: list[ChainSubtask], gate: InputGate) -> None:
-        """Records in flight come first, in their order, before any new input."""
+    def _put_back(
+        self, deploy: messages.Deploy, subtasks: list[ChainSubtask], gate: InputGate, chained: Iterable[int]
+    ) -> None:
+        """Records in flight come first, in their order, before any new input; `chained` edges have no other."""
         if not deploy.channels:
             return
         here = ((node, subtask.subtask) for subtask in subtasks for node in subtask.chain.nodes)
@@ -324,7 +327,7 @@ class Task:
         for channel in deploy.channels:
             where = f"channel state of task {channel.level}.{channel.slot}"
             cells = read_frames(self._files.read(channel.cells), where)
-            gate.put_back(restored_cells(cells, deploy.edges, inlets))
+            gate.put_back(restored_cells(cells, deploy.edges, inlets), chained)
 
     def _context(self, node: Node, subtask: int) -> OperatorContext:
         deployment = self._deployment

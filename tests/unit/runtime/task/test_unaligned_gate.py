@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gate_examples import Bench, cell
+from gate_examples import FIXED_EDGE, Bench, cell
 
 from headrace.runtime.task.cells import NUDGE_CELL, Address, Barrier, end_cell, idle_cell, watermark_cell
 from headrace.runtime.task.gate import CONTROL, Deliver, TakeSnapshot
@@ -253,6 +253,15 @@ def test_a_cell_on_a_fixed_route_in_hand_is_finished_first() -> None:
     bench.arrive(0, ONE)
     assert bench.gate.take_urgent() is None, "the rest of A1 would be in flight"
     assert bench.all() == ["snapshot 1: a2", "a2"]
+
+
+def test_an_edge_that_is_fixed_for_what_was_put_back_alone_is_forgotten_with_it() -> None:
+    bench = unaligned(0, 1)
+    bench.gate.put_back([(0, cell("A1")), (0, cell("a2"))], (FIXED_EDGE,))
+    bench.arrive(0, ONE, "a3").arrive(1, ONE, "b1")
+    assert bench.all() == ["A1", "a2", "snapshot 1: ", "a3", "b1"]
+    bench.arrive(0, "a4", TWO)
+    assert bench.one() == "snapshot 2: a4 ...", "nothing waits for the other barrier"
 
 
 def test_more_is_read_while_barriers_are_missing_and_no_more_once_they_are_read() -> None:
