@@ -45,6 +45,7 @@ SECTIONS = (
     ("Checkpoints", ("execution.checkpointing.",)),
     ("Recovery", ("execution.initialization.", "execution.state-recovery.", "restart-strategy.")),
     ("State backends", ("state.",)),
+    ("Driver and tasks", ("control.", "heartbeat.")),
 )
 
 _TIMES = ((3_600_000, "h"), (60_000, "min"), (1_000, "s"))

@@ -420,6 +420,34 @@ SAME_RECORD_LIMIT = Option(
     3,
     "The job ends when this many attempts in a row fail on the same record. 0: never, as in `headrace.pyflink`.",
 )
+CONTROL_BIND_ADDRESS = Option(
+    "control.bind-address",
+    STRING,
+    None,
+    "Address of the driver's machine on which the driver listens for its tasks. Not set: loopback if tasks run on the "
+    "driver's machine (local mode), else spark.driver.bindAddress or, without that, spark.driver.host.",
+)
+CONTROL_PORT = Option(
+    "control.port",
+    INTEGER,
+    0,
+    "Port on which the driver listens for its tasks, for firewalls that want a fixed one; 0 is any free port. Two jobs "
+    "on one machine cannot share a port.",
+)
+HEARTBEAT_INTERVAL = Option(
+    "heartbeat.interval",
+    DURATION,
+    2_000,
+    "How often the driver and each task report to each other that they are alive.",
+)
+HEARTBEAT_TIMEOUT = Option(
+    "heartbeat.timeout",
+    DURATION,
+    50_000,
+    "A task that the driver has not heard from for this long, or that took nothing of what it was sent, is lost, and "
+    "the attempt has failed. A task that has not heard from the driver for this long commits nothing more and exits. "
+    "Longer than a user function may hold Python's global lock without a break.",
+)
 SPARK_MASTER = Option(
     "spark.master",
     STRING,

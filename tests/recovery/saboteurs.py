@@ -45,6 +45,10 @@ def exit_the_worker() -> None:
     os._exit(7)
 
 
+def stop_the_worker() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def cut_the_control_connection() -> None:
     """Only the connection to the driver: the worker itself stays as it is."""
     for client in [o for o in gc.get_objects() if isinstance(o, ControlClient)]:
@@ -87,6 +91,20 @@ class AlwaysFailing(MapFunction):
     def map(self, value: Any) -> Any:
         if self._at(value):
             raise_an_error()
+        return value
+
+
+class StopsWhenOpened(MapFunction):
+    """Stops its process in `open`, the first time; passes records on."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+
+    def open(self, runtime_context: Any) -> None:
+        if once(self._mark):
+            stop_the_worker()
+
+    def map(self, value: Any) -> Any:
         return value
 
 

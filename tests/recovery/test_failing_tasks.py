@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,32 @@ def test_one_bad_task_is_one_restart_and_the_books_stay_exact(
     assert result.restarts == 1
     (failure,) = job.kinds("failure")
     assert failure["error"] == ("UserFunctionError" if deed is saboteurs.raise_an_error else "TaskDiedError")
+
+
+@pytest.mark.parametrize("opening", [False, True], ids=["running", "opening"])
+def test_a_worker_that_stands_still_is_missed_by_name_and_the_books_stay_exact(
+    bench: Any, faults: Any, start: Any, opening: bool
+) -> None:
+    """SIGSTOP: the process and its connections stay, and nothing comes any more."""
+    faults.planned = 1
+    ledger = Ledger(length=300, rate=3_000).holding_for(faults)
+    sink = LedgerSink(bench.directory / "out")
+    env = bench.env(interval=50)
+    env.configure(Configuration({"heartbeat.interval": "100 ms", "heartbeat.timeout": "3 s"}))
+    mark = str(faults.log / "deed")
+    saboteur = saboteurs.StopsWhenOpened(mark) if opening else None
+    saboteur = saboteur or saboteurs.Saboteur(saboteurs.stop_the_worker, at_key_3, [mark])
+    sabotaged(env, ledger, saboteur).sink_to(sink).uid("sink")
+
+    job = start(env)
+    result = job.finish()
+
+    assert ledger.problems(sink.lines()) == []
+    assert faults.happened == ["deed"]
+    assert result.restarts == 1
+    (failure,) = job.kinds("failure")
+    assert failure["error"] == "TaskDiedError"
+    assert re.search(r"Task 1\.\d \(pid \d+\) was lost: nothing was heard from it for 3 s", failure["message"])
 
 
 def test_a_source_that_raises_in_the_driver_is_one_restart_and_the_books_stay_exact(

@@ -73,6 +73,11 @@ class Program:
 
 
 CASES: dict[str, tuple[Callable[[Program], Any], str]] = {
+    "control port above the largest": (lambda p: p.configure("control.port", "70000"), "control.port is 70000"),
+    "heartbeat timeout too short": (
+        lambda p: p.configure("heartbeat.timeout", "3 s"),
+        "heartbeat.timeout is 3000 ms and heartbeat.interval is 2000 ms",
+    ),
     "no subtask at all": (lambda p: p.env.set_parallelism(0), r"[Pp]arallelism.*0"),
     "fewer than no subtask": (lambda p: p.env.set_parallelism(-2), r"[Pp]arallelism.*-2"),
     "no key group": (lambda p: p.env.set_max_parallelism(0), r"[Mm]ax.parallelism.*0"),

@@ -37,6 +37,7 @@ from headrace.plan.settings import (
     BackendOptions,
     CheckpointingMode,
     CheckpointSettings,
+    ControlSettings,
     ExternalizedCheckpointRetention,
     JobSettings,
     job_id_of,
@@ -61,6 +62,7 @@ class Choices:
     object_reuse: bool = False
     buffer_timeout_ms: int = 5
     initialization_timeout_ms: int = 1_800_000
+    control: ControlSettings = field(default_factory=ControlSettings)
     runtime_mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING
     sort_memory_bytes: int = 128 * 1024 * 1024
     job_parameters: dict[str, str] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class Choices:
             self.checkpoint(mode=CheckpointingMode(mode))
         if given(options.CHECKPOINT_RETENTION):
             self.checkpoint(retention=_RETENTION[get(options.CHECKPOINT_RETENTION) or ""])
+        self.control = replace(self.control, **_given(configuration, _CONTROL))
         self._configure_backend(configuration)
         self._configure_storage(configuration)
         if given(options.RESTART_STRATEGY):
@@ -222,6 +225,7 @@ class Choices:
             object_reuse=self.object_reuse,
             buffer_timeout_ms=self.buffer_timeout_ms,
             initialization_timeout_ms=self.initialization_timeout_ms,
+            control=self.control,
             job_parameters=dict(self.job_parameters),
             restore_from=self.restore_from if overrides.restore_from is None else overrides.restore_from,
             claim=self.claim or overrides.claim,
@@ -272,6 +276,12 @@ _CHECKPOINT: tuple[tuple[Option[Any], str], ...] = (
     (options.LOCAL_RECOVERY, "local_recovery"),
 )
 
+_CONTROL: tuple[tuple[Option[Any], str, int], ...] = (
+    (options.CONTROL_BIND_ADDRESS, "bind_address", 1),
+    (options.CONTROL_PORT, "port", 1),
+    (options.HEARTBEAT_INTERVAL, "heartbeat_interval_ms", 1),
+    (options.HEARTBEAT_TIMEOUT, "heartbeat_timeout_ms", 1),
+)
 _HEAP: tuple[tuple[Option[Any], str, int], ...] = (
     (options.HEAP_ASYNCHRONOUS, "asynchronous_snapshots", 1),
     (options.HEAP_FORK_THRESHOLD, "fork_threshold", 1),

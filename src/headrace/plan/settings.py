@@ -19,6 +19,8 @@ DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 32_768
 """A key group travels as two bytes, and Flink has the same bound."""
 
+LARGEST_PORT = 65_535
+
 BackendOptions: TypeAlias = HeapOptions | RocksDBOptions
 
 
@@ -79,6 +81,30 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """The connections between the driver and its tasks. Durations in milliseconds."""
+
+    bind_address: str | None = None
+    """None: loopback for local tasks, else Spark's `driver.bindAddress` or `driver.host`."""
+    port: int = 0
+    """0: any free one."""
+    heartbeat_interval_ms: int = 2_000
+    heartbeat_timeout_ms: int = 50_000
+
+    def __post_init__(self) -> None:
+        _at_least("control.port", self.port, 0)
+        if self.port > LARGEST_PORT:
+            raise ConfigurationError(f"control.port is {self.port}; wanted 0 for any free port, up to {LARGEST_PORT}.")
+        _at_least("heartbeat.interval", self.heartbeat_interval_ms, 10, "ms")
+        if self.heartbeat_timeout_ms < 3 * self.heartbeat_interval_ms:
+            raise ConfigurationError(
+                f"heartbeat.timeout is {self.heartbeat_timeout_ms} ms and heartbeat.interval is "
+                f"{self.heartbeat_interval_ms} ms; wanted a timeout of at least three intervals, or a single late "
+                "heartbeat fails the job."
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class JobSettings:
     """Everything a run needs to know besides its plan."""
 
@@ -95,6 +121,7 @@ class JobSettings:
     """How long a record waits for company before its cell leaves; 0 sends each record at once."""
     initialization_timeout_ms: int = 1_800_000
     """How long tasks may take, after the last of them has joined, to restore their state and open their functions."""
+    control: ControlSettings = field(default_factory=ControlSettings)
     job_parameters: dict[str, str] = field(default_factory=dict)
     restore_from: str | None = None
     """A checkpoint or savepoint to begin from; None for the newest complete one of this job."""

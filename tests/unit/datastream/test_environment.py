@@ -34,7 +34,7 @@ from headrace.plan.restart import (
     NoRestart,
     RestartStrategies,
 )
-from headrace.plan.settings import CheckpointingMode, ExternalizedCheckpointRetention, JobSettings
+from headrace.plan.settings import CheckpointingMode, ControlSettings, ExternalizedCheckpointRetention, JobSettings
 
 
 def new_env(**options: Any) -> StreamExecutionEnvironment:
@@ -52,6 +52,7 @@ def test_defaults() -> None:
     assert (settings.name, settings.job_id) == ("job", "job")
     assert (settings.parallelism, settings.max_parallelism, settings.buffer_timeout_ms) == (1, 128, 5)
     assert settings.initialization_timeout_ms == 1_800_000
+    assert settings.control == ControlSettings(None, 0, 2_000, 50_000)
     assert settings.checkpointing.interval_ms is None
     assert isinstance(settings.checkpointing.storage, JobManagerCheckpointStorage)
     assert settings.backend == HeapOptions()
@@ -191,6 +192,10 @@ def test_a_configuration_sets_what_setters_set(tmp_path: Path) -> None:
                 "pipeline.global-job-parameters": "city:Graz, limit:90",
                 "execution.buffer-timeout.interval": "20 ms",
                 "execution.initialization.timeout": "2 h",
+                "control.bind-address": "10.0.0.7",
+                "control.port": "7077",
+                "heartbeat.interval": "1 s",
+                "heartbeat.timeout": "2 min",
                 "execution.checkpointing.interval": "30s",
                 "execution.checkpointing.mode": "AT_LEAST_ONCE",
                 "execution.checkpointing.alignment.max-size": "8 mb",
@@ -210,6 +215,7 @@ def test_a_configuration_sets_what_setters_set(tmp_path: Path) -> None:
     )
     assert (settings.parallelism, settings.max_parallelism, settings.buffer_timeout_ms) == (4, 256, 20)
     assert settings.initialization_timeout_ms == 7_200_000
+    assert settings.control == ControlSettings("10.0.0.7", 7077, 1_000, 120_000)
     assert settings.object_reuse
     assert settings.job_parameters == {"city": "Graz", "limit": "90"}
     checkpointing = settings.checkpointing

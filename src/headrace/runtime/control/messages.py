@@ -19,6 +19,10 @@ class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages; the struct's name is its tag."""
 
 
+class Heartbeat(Message, frozen=True):
+    """From either end: this process is alive. Handled by the connection itself."""
+
+
 # -- from a task to the driver
 
 
@@ -160,6 +164,7 @@ TaskMessage = (
     | Failed
     | Printed
     | Progress
+    | Heartbeat
 )
 
 FirstMessage = TaskMessage | ResultsHello
@@ -261,5 +266,15 @@ class Taken(Message, frozen=True):
 
 
 DriverMessage = (
-    Deploy | Start | AssignSplits | AlignTo | Trigger | SavepointTarget | Complete | Abort | Release | Refuse
+    Deploy
+    | Start
+    | AssignSplits
+    | AlignTo
+    | Trigger
+    | SavepointTarget
+    | Complete
+    | Abort
+    | Release
+    | Refuse
+    | Heartbeat
 )

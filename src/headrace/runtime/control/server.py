@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import msgspec
 
 from headrace.errors import FencedError
+from headrace.runtime.control.address import cannot_listen
+from headrace.runtime.control.heartbeats import Heartbeats, Pulse, keep_beating
 from headrace.runtime.control.messages import (
     Collected,
     FirstMessage,
+    Heartbeat,
     Hello,
     Message,
     Printed,
@@ -23,9 +27,15 @@ from headrace.runtime.control.messages import (
     Taken,
     TaskMessage,
 )
-from headrace.runtime.control.wire import Connection, ConnectionLost, greet_as_server
+from headrace.runtime.control.send_queue import SendQueue
+from headrace.runtime.control.wire import Connection, ConnectionLost, PeerGone, greet_as_server
 
 HANDSHAKE_TIMEOUT_S = 10.0
+"""For the whole handshake and the hello."""
+MAX_GREETING = 64
+"""Connections at once that have not said who they are, each with a thread. Beyond it the oldest is closed."""
+ACCEPT_PAUSE_S = 0.1
+CLOSE_S = 1.0
 
 TaskKey = tuple[int, int]
 """(level, slot)"""
@@ -49,6 +59,15 @@ class TaskLost:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """A task that has joined."""
+
+    connection: Connection
+    queue: SendQueue
+    pulse: Pulse
+
+
 ServerEvent = TaskJoined | TaskSaid | TaskLost
 
 
@@ -69,63 +88,107 @@ class ControlServer:
         on_event: Callable[[ServerEvent], None],
         on_results: Callable[[Collected], None] = lambda results: None,
         on_printed: Callable[[tuple[str, ...]], None] = lambda lines: None,
+        heartbeats: Heartbeats | None = None,
     ) -> None:
         self._secret = secret
         self._attempt = attempt
         self._on_event = on_event
         self._on_results = on_results
         self._on_printed = on_printed
-        self._connections: dict[TaskKey, Connection] = {}
+        self._heartbeats = heartbeats or Heartbeats()
+        self._greeting: dict[Connection, None] = {}
+        """Connections that have not said who they are, the oldest first."""
+        self._peers: dict[TaskKey, _Peer] = {}
         self._results: set[Connection] = set()
         self._lock = threading.Lock()
-        self._closed = False
-        self._socket = socket.create_server((host, port), backlog=512)
+        self._closed = threading.Event()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=512)
+        except OSError as error:
+            raise cannot_listen(host, port, error) from error
         self.port: int = self._socket.getsockname()[1]
         threading.Thread(target=self._accept, name="control-accept", daemon=True).start()
+        threading.Thread(
+            target=keep_beating, args=(self._heartbeats, self._beat, self._closed), name="heartbeat", daemon=True
+        ).start()
 
     def send(self, task: TaskKey, message: Message) -> None:
-        """To one task; a task that is gone is reported by its own thread, not here."""
+        """To one task; never waits for it. A task that is gone is reported by its own thread, not here."""
         with self._lock:
-            connection = self._connections.get(task)
-        if connection is not None:
+            peer = self._peers.get(task)
+        if peer is not None:
             with contextlib.suppress(ConnectionLost):
-                connection.send(msgspec.msgpack.encode(message))
+                peer.queue.put(msgspec.msgpack.encode(message))
 
     def close(self) -> None:
+        """End every connection. Messages on their way get `CLOSE_S` in all."""
+        self._closed.set()
         with self._lock:
-            self._closed = True
-            connections = [*self._connections.values(), *self._results]
-            self._connections.clear()
+            peers = list(self._peers.values())
+            others = [*self._greeting, *self._results]
+            self._peers.clear()
             self._results.clear()
         # A blocked accept() does not notice a closed socket, but it does notice a shutdown.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        for connection in connections:
+        until = time.monotonic() + CLOSE_S
+        for peer in peers:
+            peer.queue.close(max(0.0, until - time.monotonic()))
+            peer.connection.close()
+        for connection in others:
             connection.close()
 
+    def _beat(self, elapsed_s: float) -> None:
+        with self._lock:
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.pulse.beat(elapsed_s)
+
     def _accept(self) -> None:
-        while not self._closed:
+        while not self._closed.is_set():
             try:
                 sock, _ = self._socket.accept()
             except OSError:
-                return
-            threading.Thread(target=self._serve, args=(sock,), name="control-task", daemon=True).start()
+                # Too many open files, a connection that was reset: neither may end the server.
+                self._closed.wait(ACCEPT_PAUSE_S)
+                continue
+            connection = Connection(sock)
+            with self._lock:
+                self._greeting[connection] = None
+                oldest = next(iter(self._greeting)) if len(self._greeting) > MAX_GREETING else None
+                if oldest is not None:
+                    del self._greeting[oldest]
+            # A task needs a moment for its handshake. Strangers who hold connections open make room for it.
+            if oldest is not None:
+                oldest.close()
+            try:
+                threading.Thread(target=self._serve, args=(sock, connection), name="control-task", daemon=True).start()
+            except RuntimeError:
+                # No further thread can be started now.
+                self._turn_away(connection)
 
-    def _serve(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.settimeout(HANDSHAKE_TIMEOUT_S)
-        connection = Connection(sock)
+    def _turn_away(self, connection: Connection) -> None:
+        with self._lock:
+            self._greeting.pop(connection, None)
+        connection.close()
+
+    def _serve(self, sock: socket.socket, connection: Connection) -> None:
         try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.receive_within(HANDSHAKE_TIMEOUT_S)
             greet_as_server(connection, self._secret)
             hello = msgspec.msgpack.decode(connection.receive(), type=FirstMessage)
-            sock.settimeout(None)
+            connection.receive_within(None)
+            with self._lock:
+                self._greeting.pop(connection, None)
             if isinstance(hello, ResultsHello):
                 self._take_results(hello, connection)
                 return
             task = self._register(hello, connection)
-        except (FencedError, ConnectionLost, msgspec.MsgspecError):
-            connection.close()
+        except (FencedError, ConnectionLost, msgspec.MsgspecError, OSError):
+            self._turn_away(connection)
             return
         if task is None:
             connection.close()
@@ -137,23 +200,32 @@ class ControlServer:
                 message = decoder.decode(connection.receive())
                 if isinstance(message, Printed):
                     self._on_printed(message.lines)
-                else:
+                elif not isinstance(message, Heartbeat):
                     self._on_event(TaskSaid(task, message))
-        except (ConnectionLost, msgspec.MsgspecError) as error:
-            with self._lock:
-                current = self._connections.get(task) is connection and not self._closed
-                if current:
-                    del self._connections[task]
-            connection.close()
+        except PeerGone as error:
+            self._lose(task, connection, f"it exited without reporting an error, or its host is gone ({error})")
+        except ConnectionLost as error:
+            self._lose(task, connection, str(error))
+        except msgspec.MsgspecError as error:
+            self._lose(task, connection, f"it sent something that is no message ({error})")
+
+    def _lose(self, task: TaskKey, connection: Connection, reason: str) -> None:
+        with self._lock:
+            peer = self._peers.get(task)
+            current = peer is not None and peer.connection is connection and not self._closed.is_set()
             if current:
-                self._on_event(TaskLost(task, str(error)))
+                del self._peers[task]
+        connection.close()
+        if peer is not None and current:
+            peer.queue.close()
+            self._on_event(TaskLost(task, reason))
 
     def _take_results(self, hello: ResultsHello, connection: Connection) -> None:
         """Until the connection ends. Nothing is reported then: a task that is gone is missed on its other one."""
         with self._lock:
             # Only behind a hello: so a task that was turned away hands over nothing either.
-            known = (hello.level, hello.slot) in self._connections
-            if hello.attempt == self._attempt and known and not self._closed:
+            known = (hello.level, hello.slot) in self._peers
+            if hello.attempt == self._attempt and known and not self._closed.is_set():
                 self._results.add(connection)
             else:
                 known = False
@@ -178,9 +250,10 @@ class ControlServer:
             return None
         task = (hello.level, hello.slot)
         with self._lock:
-            known = task in self._connections
-            if hello.attempt == self._attempt and not known and not self._closed:
-                self._connections[task] = connection
+            known = task in self._peers
+            if hello.attempt == self._attempt and not known and not self._closed.is_set():
+                queue = SendQueue(connection, f"control-send-{hello.level}.{hello.slot}")
+                self._peers[task] = _Peer(connection, queue, Pulse(connection, queue, self._heartbeats.timeout_s))
                 return task
         reason = "its slot is taken" if known else f"it belongs to attempt {hello.attempt}, this is {self._attempt}"
         connection.send(msgspec.msgpack.encode(Refuse(reason)))

@@ -311,9 +311,7 @@ class Coordinator:
         level, slot = lost.task
         pid = self._startup.pid(lost.task)
         detail = f" Spark says: {spark}" if spark is not None else ""
-        return TaskDiedError(
-            f"Task {level}.{slot} (pid {pid}) ended without a word: killed, out of memory, or its host is gone.{detail}"
-        )
+        return TaskDiedError(f"Task {level}.{slot} (pid {pid}) was lost: {lost.reason}.{detail}")
 
     def _failed(self, error: HeadraceError) -> Outcome:
         self._fenced = self._fenced or isinstance(error, FencedError)

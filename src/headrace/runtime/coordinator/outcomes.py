@@ -14,7 +14,7 @@ E = TypeVar("E", bound=HeadraceError)
 
 
 class TaskDiedError(HeadraceError):
-    """A task's process ended without a word: killed, out of memory, or its host is gone."""
+    """A task was lost: it exited without reporting an error, its host is gone, or it no longer answers."""
 
     recovery = retry("the next attempt gets another process, perhaps on another host")
 

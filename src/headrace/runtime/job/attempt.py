@@ -22,6 +22,8 @@ from headrace.operators.factories import SourceFactory
 from headrace.plan.graph import JobPlan
 from headrace.plan.settings import CheckpointingMode, CheckpointSettings, JobSettings
 from headrace.runtime.control import messages as msg
+from headrace.runtime.control.address import control_address
+from headrace.runtime.control.heartbeats import Heartbeats
 from headrace.runtime.control.server import ControlServer, ServerEvent
 from headrace.runtime.control.server import TaskJoined as Joined
 from headrace.runtime.control.server import TaskLost as Lost
@@ -128,13 +130,21 @@ class Attempt:
         job, settings = self._job, self._job.settings
         job.board.begin_attempt()
         secret = secrets.token_bytes(32)
-        host = "127.0.0.1" if self._handle.is_local else str(self._handle.context.getConf().get("spark.driver.host"))
-        bind = "127.0.0.1" if self._handle.is_local else "0.0.0.0"
-        on_event, on_results = self._on_server_event, self._take_results
-        self._server = ControlServer(bind, 0, secret, self.number, on_event, on_results, STDOUT.put)
+        conf = self._handle.context.getConf()
+        address = control_address(
+            settings.control.bind_address,
+            settings.control.port,
+            is_local=self._handle.is_local,
+            driver_host=conf.get("spark.driver.host"),
+            driver_bind_address=conf.get("spark.driver.bindAddress"),
+        )
+        self._server = ControlServer(
+            *(address.bind, address.port, secret, self.number, self._on_server_event, self._take_results, STDOUT.put),
+            heartbeats=self._heartbeats,
+        )
         self._spark = SparkJob(
             self._handle,
-            [self._level(level.index, host, secret) for level in job.plan.levels],
+            [self._level(level.index, address.advertised, secret) for level in job.plan.levels],
             group=f"headrace-{settings.job_id}-{self.number}",
             description=f"{settings.name} (attempt {self.number})",
         )
@@ -208,6 +218,11 @@ class Attempt:
         )
         return Coordinator(attempt, ports, self._executor, startup, job.orders)
 
+    @property
+    def _heartbeats(self) -> Heartbeats:
+        control = self._job.settings.control
+        return Heartbeats.of_millis(control.heartbeat_interval_ms, control.heartbeat_timeout_ms)
+
     def _level(self, level: int, host: str, secret: bytes) -> LevelSpec:
         job, settings = self._job, self._job.settings
         deployment = LevelDeployment(
@@ -228,6 +243,7 @@ class Attempt:
             restore_storage=self._start.restoration.storage,
             failpoints=failpoints.configured(),
             history=job.directory.history,
+            heartbeats=self._heartbeats,
         )
         return LevelSpec(job.plan.levels[level].slots, LevelTask(deployment))
 

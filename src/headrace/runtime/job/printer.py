@@ -2,8 +2,8 @@
 
     connection thread ── put ──▶ bounded queue ──▶ printer thread ──▶ sys.stdout
 
-A healthy stream gets every line: a full queue makes `put` wait. A stream that accepts nothing for `STALL_S` loses
-lines, the oldest first, until it accepts output again; then one line says how many are missing.
+A healthy stream gets every line: a full queue makes `put` wait. A stream that accepts nothing for `STALL_S`, or that
+makes `put` wait for `PUT_S`, loses lines, the oldest first; then one line says how many are missing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
-QUEUE_CHARS = 1 << 20
+QUEUE_CHARS = 1 << 18
 STALL_S = 1.0
-"""A stream that accepts nothing for this long is blocked. Nothing that `put` delays is delayed for longer."""
+"""A stream that accepts nothing for this long is blocked."""
+PUT_S = 5.0
+"""What else a task reports waits behind its printed lines, so they wait no longer than this for a slow stream."""
 FLUSH_S = 3.0
 """The end of a job waits this long for its lines; well below the 5 s in which `cancel` answers."""
 _CHUNK_CHARS = 1_000
@@ -51,13 +53,14 @@ class Printer:
 
     def put(self, lines: Iterable[str]) -> None:
         """Append lines. Waits for room while the stream accepts output, for `stall_s` at most while it does not."""
+        until = time.monotonic() + PUT_S
         with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="printer", daemon=True)
                 self._thread.start()
             for line in lines:
                 while self._lines and self._chars + len(line) > self._queue_chars:
-                    if self._blocked:
+                    if self._blocked or time.monotonic() >= until:
                         self._chars -= len(self._lines.popleft()) + 1
                         self._dropped += 1
                     else:
@@ -122,7 +125,7 @@ class Printer:
         with self._changed:
             text = ""
             if self._dropped:
-                text = f"[headrace: {self._dropped:,} printed lines were dropped: the output was blocked]\n"
+                text = f"[headrace: {self._dropped:,} printed lines were dropped: the output was blocked or too slow]\n"
                 self._dropped = 0
             while self._lines and (not text or len(text) + len(self._lines[0]) < _CHUNK_CHARS):
                 line = self._lines.popleft()

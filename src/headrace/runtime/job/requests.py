@@ -38,6 +38,10 @@ from headrace.runtime.job.observers import state_directory
 from headrace.runtime.job.status import StatusBoard
 
 REQUEST_TIMEOUT_S = 10.0
+"""For the whole question, however slowly it arrives, and for each reply to be taken."""
+MAX_REQUESTS = 64
+"""Requests that are answered at once; further connections are closed."""
+ACCEPT_PAUSE_S = 0.1
 PROGRESS_EVERY_S = 0.1
 FAREWELL_S = 5.0
 """How long a job that has ended waits for those whom it still owes an answer."""
@@ -180,18 +184,27 @@ class RequestServer:
             try:
                 sock, _ = self._socket.accept()
             except OSError:
-                return
+                # Too many open files: the job must be reachable again when there are fewer.
+                time.sleep(0 if self._closed else ACCEPT_PAUSE_S)
+                continue
             thread = threading.Thread(target=self._serve, args=(sock,), name="request", daemon=True)
             with self._lock:
-                self._threads.add(thread)
-            thread.start()
+                full = len(self._threads) >= MAX_REQUESTS
+                if not full:
+                    self._threads.add(thread)
+            if full:
+                sock.close()
+            else:
+                thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        sock.settimeout(REQUEST_TIMEOUT_S)
         connection = Connection(sock)
+        connection.receive_within(REQUEST_TIMEOUT_S)
         try:
             # Read even if it is refused: an asker cut off while it still writes sees a broken pipe, not the reason.
             question = connection.receive()
+            # For what is sent: an asker that stands still is given up.
+            sock.settimeout(REQUEST_TIMEOUT_S)
             who = peer_uid(sock)
             if who is not None and who != self._owner:
                 text = f"This job belongs to user {self._owner}; user {who} may not ask it for anything."

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.operators.base import Operator
 from headrace.operators.factory import OperatorFactory
 from headrace.plan.graph import JobPlan, StreamGraph
 from headrace.plan.settings import BackendOptions, CheckpointSettings
+from headrace.runtime.control.heartbeats import Heartbeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class LevelDeployment:
     failpoints: tuple[str, str] = ("", "")
     history: str = ""
     """Names the job directory whose attempts are counted here."""
+    heartbeats: Heartbeats = field(default_factory=Heartbeats)
 
     @property
     def storage(self) -> CheckpointStorage:

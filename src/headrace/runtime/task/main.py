@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import socket
 import sys
 import threading
@@ -100,6 +101,9 @@ class Task:
         self._copies: LocalCopies | None = None
         self._error: BaseException | None = None
         self._stopping = threading.Event()
+        self._lost = False
+        """The driver is gone: nothing more may be committed."""
+        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._local = LocalDirectory(deployment.job_id, self._level, slot)
         self._background = ThreadPoolExecutor(max_workers=2, thread_name_prefix="commit")
 
@@ -111,7 +115,7 @@ class Task:
         gc.set_threshold(*GC_THRESHOLDS)
         failpoints.configure(self._deployment.failpoints[0], _path_or_none(self._deployment.failpoints[1]))
         deployment = self._deployment
-        self._client = ControlClient(deployment.host, deployment.port, deployment.secret)
+        self._client = ControlClient(deployment.host, deployment.port, deployment.secret, deployment.heartbeats)
         self._results = ResultsClient(
             deployment.host,
             deployment.port,
@@ -121,7 +125,11 @@ class Task:
         self._client.send(
             messages.Hello(deployment.attempt, self._level, self._slot, os.getpid(), socket.gethostname())
         )
-        sys.stdout = DriverStdout(lambda lines: self._send(messages.Printed(lines)))
+        # From the first moment on: a task that restores or opens must notice that its driver is gone.
+        threading.Thread(
+            target=self._client.listen, args=(self._on_message, self._on_lost), name="control", daemon=True
+        ).start()
+        sys.stdout = DriverStdout(lambda lines: self._send(messages.Printed(lines)), self._client.wait_for_room)
         mailbox = threading.Thread(target=self._run_mailbox, name="mailbox", daemon=True)
         mailbox.start()
         threading.Thread(target=remove_abandoned, args=(deployment.job_id,), name="tidy", daemon=True).start()
@@ -142,18 +150,15 @@ class Task:
     def _run_mailbox(self) -> None:
         subtasks: list[ChainSubtask] = []
         try:
-            deploy = self._client.receive()
+            deploy = self._next_order()
             if isinstance(deploy, messages.Refuse):
                 raise FencedError(f"The driver refused task {self._level}.{self._slot}: {deploy.reason}.")
             assert isinstance(deploy, messages.Deploy)
             started = time.monotonic()
             self._mailbox = mailbox = self._assemble(subtasks, deploy)
             self._client.send(messages.Ready(round((time.monotonic() - started) * 1_000), self._files.restored))
-            start = self._client.receive()
+            start = self._next_order()
             assert isinstance(start, messages.Start), start
-            threading.Thread(
-                target=self._client.listen, args=(self._on_message, self._on_lost), name="control", daemon=True
-            ).start()
             threading.Thread(target=self._read_input, name="input", daemon=True).start()
             mailbox.run()
             self._output.finish()
@@ -168,6 +173,13 @@ class Task:
             self._fail(error, tell=True)
         finally:
             self._close(subtasks)
+
+    def _next_order(self) -> Any:
+        """What the driver sends before the task runs."""
+        order = self._orders.get()
+        if isinstance(order, ConnectionLost):
+            raise order
+        return order
 
     def _fail(self, error: BaseException, *, tell: bool) -> None:
         self._error = error
@@ -398,13 +410,18 @@ class Task:
         self._send(messages.Announced(uid, subtask, tuple(splits)))
 
     def _on_message(self, message: Any) -> None:
+        if isinstance(message, messages.Deploy | messages.Start | messages.Refuse):
+            self._orders.put(message)
+            return
         assert self._mailbox is not None
         self._mailbox.deliver(message)
 
     def _on_lost(self, reason: str) -> None:
         """Without its driver a task must not go on: a newer attempt may run already."""
+        self._orders.put(ConnectionLost(reason))
         if self._stopping.is_set():
             return
+        self._lost = True
         self._error = self._error or FencedError(f"The driver is gone: {reason}")
         self._output.close()
         # A user function may never return; then the process ends itself.
@@ -412,6 +429,8 @@ class Task:
             os._exit(1)
 
     def _in_background(self, work: Callable[[], Any]) -> None:
+        if self._lost:
+            raise OutputClosed
         self._background.submit(work)
 
     def _input_consumed(self) -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 
 import msgspec
 import pytest
-from control_examples import PATIENCE_S, SECRET, hello, serving
+from control_examples import PATIENCE_S, SECRET, hello, raw_connection, serving
 
 from headrace.errors import FencedError
 from headrace.runtime.control import messages as msg
 from headrace.runtime.control.client import ControlClient
 from headrace.runtime.control.server import TaskJoined, TaskLost, TaskSaid
-from headrace.runtime.control.wire import Connection, ConnectionLost, greet_as_client
-
-
-def raw_connection(port: int) -> Connection:
-    """A client that may say anything."""
-    connection = Connection(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
-    greet_as_client(connection, SECRET)
-    return connection
+from headrace.runtime.control.wire import CODE, ConnectionLost
 
 
 def test_a_task_says_hello_talks_and_is_missed_when_it_is_gone() -> None:
@@ -106,6 +98,18 @@ def test_a_task_that_talks_nonsense_is_a_lost_task() -> None:
         assert isinstance(events.next(), TaskLost)
 
 
+def test_a_task_whose_frames_are_tampered_with_is_lost_with_that_reason() -> None:
+    with serving() as (server, events):
+        task = raw_connection(server.port)
+        task.send(msgspec.msgpack.encode(hello()))
+        assert isinstance(events.next(), TaskJoined)
+        forged = msgspec.msgpack.encode(msg.Committed(7))
+        task.raw_send(len(forged).to_bytes(4, "big") + bytes(CODE) + forged)
+        lost = events.next()
+        assert isinstance(lost, TaskLost)
+        assert "wrong authentication code" in lost.reason
+
+
 def test_closing_the_server_ends_every_connection_and_reports_no_loss() -> None:
     with serving() as (server, events):
         client = ControlClient("127.0.0.1", server.port, SECRET)
@@ -146,7 +150,7 @@ def test_a_task_that_does_not_understand_its_driver_takes_it_for_lost() -> None:
         client = ControlClient("127.0.0.1", server.port, SECRET)
         client.send(hello())
         events.next()
-        server._connections[0, 0].send(b"\xc1 no message")
+        server._peers[0, 0].connection.send(b"\xc1 no message")
         heard, lost = listen(client)
     assert heard == []
     assert "no message" in lost[0]

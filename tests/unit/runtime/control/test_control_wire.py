@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 from control_examples import PATIENCE_S, SECRET, socket_pair
 
 from headrace.errors import FencedError
 from headrace.runtime.control.wire import (
+    CODE,
     LARGEST_FRAME,
     NONCE,
     Connection,
     ConnectionLost,
+    FrameForged,
     greet_as_client,
     greet_as_server,
 )
@@ -128,3 +134,101 @@ def test_sending_into_a_closed_connection_is_a_lost_connection() -> None:
         with pytest.raises(ConnectionLost):
             connection.raw_send(b"x")
         other.close()
+
+
+# -- authenticated frames
+
+
+@dataclass
+class Tapped:
+    """The task's end of a connection whose frames pass through the hands of the test."""
+
+    task: Connection
+    wire: socket.socket
+
+    def feed(self, data: bytes) -> None:
+        self.wire.sendall(data)
+
+
+@contextmanager
+def greeted() -> Iterator[tuple[Connection, socket.socket, Tapped]]:
+    """A driver's connection, the socket at which its frames arrive, and a task that gets only what it is fed."""
+    with socket_pair() as (one, other), socket_pair() as (wire, end):
+        driver, task = Connection(one), Connection(other)
+        thread = threading.Thread(target=greet_as_server, args=(driver, SECRET), daemon=True)
+        thread.start()
+        greet_as_client(task, SECRET)
+        thread.join(PATIENCE_S)
+        task._socket = end
+        yield driver, other, Tapped(task, wire)
+
+
+def frame_of(driver: Connection, arrives: socket.socket, payload: bytes) -> bytes:
+    """What goes over the wire for one message."""
+    driver.send(payload)
+    size = 4 + CODE + len(payload)
+    data = b""
+    while len(data) < size:
+        data += arrives.recv(size - len(data))
+    return data
+
+
+def test_authenticated_frames_arrive_in_order() -> None:
+    with greeted() as (driver, arrives, other):
+        for payload in (b"", b"one", b"x" * 100_000):
+            frame = frame_of(driver, arrives, payload)
+            threading.Thread(target=other.feed, args=(frame,), daemon=True).start()
+            assert other.task.receive() == payload
+
+
+@pytest.mark.parametrize("position", [4, 4 + CODE - 1, 4 + CODE, -1], ids=["code", "end of code", "payload", "end"])
+def test_a_frame_of_which_one_bit_was_changed_is_refused(position: int) -> None:
+    with greeted() as (driver, arrives, other):
+        frame = bytearray(frame_of(driver, arrives, b"commit 7"))
+        frame[position] ^= 1
+        other.feed(frame)
+        with pytest.raises(FrameForged, match="wrong authentication code"):
+            other.task.receive()
+
+
+def test_a_frame_that_is_repeated_left_out_or_reordered_is_refused() -> None:
+    with greeted() as (driver, arrives, other):
+        first = frame_of(driver, arrives, b"first")
+        other.feed(first)
+        assert other.task.receive() == b"first"
+        other.feed(first)
+        with pytest.raises(FrameForged):
+            other.task.receive()
+    with greeted() as (driver, arrives, other):
+        frame_of(driver, arrives, b"first")
+        other.feed(frame_of(driver, arrives, b"second"))
+        with pytest.raises(FrameForged):
+            other.task.receive()
+
+
+def test_a_frame_of_another_connection_is_refused() -> None:
+    """The same secret and the same sequence number: only the nonces of the handshake differ."""
+    with greeted() as (driver, arrives, _), greeted() as (_, _, other):
+        other.feed(frame_of(driver, arrives, b"recorded"))
+        with pytest.raises(FrameForged):
+            other.task.receive()
+
+
+def test_a_frame_cannot_be_sent_back_to_its_sender() -> None:
+    with socket_pair() as (one, other):
+        driver, task = Connection(one), Connection(other)
+        thread = threading.Thread(target=greet_as_server, args=(driver, SECRET), daemon=True)
+        thread.start()
+        greet_as_client(task, SECRET)
+        thread.join(PATIENCE_S)
+        other.sendall(frame_of(driver, other, b"mine"))
+        with pytest.raises(FrameForged):
+            driver.receive()
+
+
+def test_a_frame_without_a_code_is_refused_by_an_authenticated_connection() -> None:
+    with greeted() as (_, _, other):
+        plain = b"no code at all, but long enough"
+        other.feed(struct.pack(">I", len(plain) - CODE) + plain)
+        with pytest.raises(FrameForged):
+            other.task.receive()
