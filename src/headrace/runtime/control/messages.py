@@ -193,10 +193,9 @@ class Deploy(Message, frozen=True):
     """Files with records in flight that this task may own, in the order in which they are put back."""
     edges: tuple[RestoredEdge, ...] = ()
     """Where the records in flight on each edge of the saved program go on."""
-    known_shared: tuple[str, ...] = ()
-    """Shared files of the restored checkpoint, which need not be stored again."""
     checkpoint_id: int | None = None
-    """The restored checkpoint, if it is of this run: the task's host may still have copies of its files."""
+    """The restored checkpoint, if it is of this run: its shared files need not be stored again, and the task's host may
+    still have copies of its files."""
 
 
 class Start(Message, frozen=True):
@@ -242,7 +241,7 @@ class Complete(Message, frozen=True):
 
     checkpoint_id: int
     shared: tuple[str, ...] = ()
-    """All shared files of it, which need not be stored again while it is retained."""
+    """The task's own shared files in it, which need not be stored again while it is retained."""
 
 
 class Abort(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.checkpoint.metadata.model import CheckpointMetadata, shared_files_of
+from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.restore import OperatorTarget, RestorePlan, plan_restore
 from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.checkpoint.storage.paths import WriterScope
@@ -72,8 +72,6 @@ class Restoration:
             subtasks=tuple(subtasks),
             channels=self.restore.in_flight.of_task(level, slot),
             edges=self.restore.in_flight.edges,
-            # What lies outside is not ours to refer to: it may be moved or deleted while our checkpoints live.
-            known_shared=tuple(sorted(shared_files_of(self.metadata))) if self.storage is None else (),
             checkpoint_id=self.metadata.checkpoint_id if self.storage is None else None,
         )
 

@@ -271,7 +271,7 @@ class Task:
             send=self._send,
             copies=self._copies,
         )
-        self._snapshots.known_shared = frozenset(deploy.known_shared)
+        self._snapshots.known_shared = shared_files(deploy)
         self._open(subtasks, deploy)
         self._put_back(deploy, subtasks, gate, chained)
         return self.mailbox_type(
@@ -500,6 +500,15 @@ def _recovery_of(error: BaseException) -> Recovery | None:
     if isinstance(error, FencedError) or isinstance(error.__cause__, FencedError):
         return retry("it is the task that was fenced; the driver checks that it owns the job before its next attempt")
     return error.recovery
+
+
+def shared_files(deploy: messages.Deploy) -> frozenset[str]:
+    """Shared files of the restored checkpoint that need not be stored again."""
+    # What lies outside is not ours to refer to: it may be moved or deleted while our checkpoints live.
+    if deploy.checkpoint_id is None:
+        return frozenset()
+    keyed = (keyed for subtask in deploy.subtasks for keyed in subtask.keyed)
+    return frozenset(file.path for each in keyed for file in each.files if file.shared and file.path)
 
 
 def _facts_of(error: BaseException) -> dict[str, str | int] | None:

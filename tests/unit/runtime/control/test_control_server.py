@@ -159,7 +159,7 @@ def test_a_task_that_does_not_understand_its_driver_takes_it_for_lost() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        msg.Deploy(restored=True, subtasks=(msg.SubtaskRestoration("u", 1, extra=b"x"),), known_shared=("a",)),
+        msg.Deploy(restored=True, subtasks=(msg.SubtaskRestoration("u", 1, extra=b"x"),)),
         msg.AssignSplits("u", 1, (b"a", b"b"), last=True),
         msg.Trigger(3, True, True, True, True),
         msg.Complete(4, ("f",)),
