@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import resource
 import socket
 import stat
 import subprocess
@@ -21,6 +22,7 @@ import pytest
 from headrace.errors import ConfigurationError, JobControlError, SavepointError
 from headrace.runtime.control.wire import Connection
 from headrace.runtime.coordinator.savepoints import Savepoint, SavepointOrder
+from headrace.runtime.job import requests as requests_module
 from headrace.runtime.job.requests import (
     AnyReply,
     Refused,
@@ -301,3 +303,36 @@ def test_garbage_on_the_socket_harms_nobody(serve: Any) -> None:
             sock.shutdown(socket.SHUT_WR)
             assert sock.recv(1) == b""
     assert find_job("tides").report["name"] == "Tides"
+
+
+def test_a_job_out_of_descriptors_can_be_asked_again_when_there_are_some(serve: Any) -> None:
+    server = serve(PatientJob())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting, reachable(server.path) as address:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            waiting.connect(address)
+            # Long enough that accept() has failed at least once.
+            time.sleep(0.3)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert find_job("tides").report["name"] == "Tides"
+
+
+def test_a_question_has_one_deadline_however_slowly_it_arrives(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests_module, "REQUEST_TIMEOUT_S", 0.5)
+    server = serve(PatientJob())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow, reachable(server.path) as address:
+        slow.connect(address)
+        slow.settimeout(0.2)
+        slow.sendall((1_000).to_bytes(4, "big"))
+        for _ in range(60):
+            try:
+                slow.sendall(b"x")
+                if slow.recv(1) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+    raise AssertionError("it was never cut off")
