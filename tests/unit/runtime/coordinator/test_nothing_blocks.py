@@ -154,6 +154,7 @@ class World(Silent):
             tasks=frozenset((A, B)),
             source_tasks=frozenset((A,)),
             operator_names={},
+            edges=(),
             mode="aligned",
             lifecycle=LifecycleSettings(INTERVAL_MS, TIMEOUT_MS, retain=retain),
             next_checkpoint_id=1,
