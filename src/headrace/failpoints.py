@@ -47,6 +47,7 @@ NAMES: Final = frozenset(
         "spool_published",
         "before_hand_over",
         "output_handed_over",
+        "sink_recovery",
     }
 )
 ACTIONS: Final = frozenset({"raise", "exit", "kill", "stop", "hang", "delay"})

@@ -47,7 +47,7 @@ class Life:
         self.sink = copy.copy(sink)
         self.attempt = attempt
         sink.preflight()
-        self._in_driver(lambda committer: self._recover(committer, job, uid, parallelism, checkpoint or []))
+        self._in_driver(lambda committer: self._recover(committer, job, uid, parallelism, checkpoint or [], history))
         self.writers: list[SinkWriter] = []
         for subtask in range(parallelism):
             writer = self.sink.create_writer(WriterContext(job, uid, subtask, parallelism, attempt, history))
@@ -66,7 +66,8 @@ class Life:
         finally:
             committer.close()
 
-    def _recover(self, committer: Any, job: str, uid: str, parallelism: int, items: list[bytes]) -> None:
+    def _recover(self, committer: Any, job: str, uid: str, parallelism: int, items: list[bytes], history: str) -> None:
+        committer.history = history
         committer.attempt_starts(job, uid, self.attempt, parallelism)
         if items:
             commit_with_retries(committer, items)

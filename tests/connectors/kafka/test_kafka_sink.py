@@ -267,10 +267,10 @@ def test_a_job_begun_anew_without_its_checkpoints_is_not_held_by_the_markers_of_
         old.write(f"k-old-{attempt}")
         old.barrier(10 + attempt)
         old.complete(10 + attempt)
-    fresh = output.live(sink, 1)
+    fresh = output.live(sink, 1, history="elsewhere")
     fresh.write("k-new")
     checkpoint = fresh.barrier(1)
-    output.live(sink, 2, checkpoint)  # the fresh one died before its commit
+    output.live(sink, 2, checkpoint, history="elsewhere")  # the fresh one died before its commit
     assert output.shows("k-old-1", "k-old-2", "k-old-3", "k-new")
 
 

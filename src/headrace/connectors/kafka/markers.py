@@ -1,14 +1,17 @@
 """Markers in a compacted topic: which transactions were committed, and who owns a prefix of transactional ids.
 
     key                   value (JSON)
-    owner:<prefix>        {"job", "uid", "attempt", "shards", "pool", "token"}   plain, by the driver of each attempt
-    shard:<prefix>:<n>    {"attempt", "checkpoint", "history"}                   part of the shard's transaction
+    owner:<prefix>        {"job", "uid", "attempt", "shards", "pool", "token", "history", "superseded",
+                          "settled", "before"}
+                          by the driver of each attempt, see `ownership`
+    shard:<prefix>:<n>    {"attempt", "checkpoint", "history"}      part of the shard's transaction
 
 A marker is visible exactly when the records of its transaction are. Group offsets would do the same, but expire.
 
 Reading them right takes two things. A reader of committed records stops at the first open transaction, so those of our
 own dead are ended before, and one of another job is waited for: only what lies before the end of the topic as it was
-*then* counts. Owner records are no part of any transaction and are read as they are.
+*then* counts. Owner records are read whether or not they are committed: an owner is known before any transaction is
+ended, and a driver that wrote its name and died has overtaken older ones all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -39,6 +42,22 @@ class Owner(msgspec.Struct, frozen=True):
     pool: int
     token: str
     """Random for each attempt: tells two owners apart that agree in everything else."""
+    history: str = ""
+    """Which job directory counts the attempt; empty if unknown."""
+    superseded: tuple[str, ...] = ()
+    """Histories that owned the prefix before this one, the newest last."""
+    settled: bool = True
+    """Its recovery is finished, and tasks may have written under its name."""
+    before: Owner | None = None
+    """If not settled: the last settled owner, whose markers these are still; None if there was none."""
+
+
+class Marker(NamedTuple):
+    """How far a shard's output is visible."""
+
+    point: CommitPoint
+    history: str
+    """Whose numbers these are; empty if the marker does not say."""
 
 
 class _Point(msgspec.Struct, frozen=True):
@@ -94,40 +113,19 @@ class Markers:
         last = self._read(committed=False).get(_owner_key(prefix))
         return None if last is None else msgspec.json.decode(last, type=Owner)
 
-    def committed(self, prefix: str, history: str | None = None) -> dict[int, CommitPoint]:
-        """How far each shard's output is visible; in one history, if it is named.
+    def owner_record(self, prefix: str, owner: Owner) -> tuple[bytes, bytes]:
+        """Key and value of the record that names the owner of a prefix."""
+        return _owner_key(prefix), msgspec.json.encode(owner)
 
-        The ids of all dead shards must have been ended before.
-        """
+    def committed(self, prefix: str) -> dict[int, Marker]:
+        """How far each shard's output is visible. The ids of all dead shards must have been ended before."""
         start = _shard_key(prefix, 0)[:-1]
-        points = {}
+        markers = {}
         for key, value in self._read(committed=True).items():
             if key.startswith(start):
                 point = msgspec.json.decode(value, type=_Point)
-                if history in (None, point.history):
-                    points[int(key[len(start) :])] = CommitPoint(point.attempt, point.checkpoint)
-        return points
-
-    def write_owner(self, prefix: str, owner: Owner, *, forget_shards: int = 0) -> None:
-        """Say who owns the prefix from now on; `forget_shards` of another history lose their markers before."""
-        library = kafka("KafkaSink")
-        config = self._settings.merged({}, {"enable.idempotence": True, "acks": "all"})
-        for name in ("transactional.id", "transaction.timeout.ms"):
-            config.pop(name, None)
-        producer = made(lambda: library.Producer(config), self._settings, "KafkaSink")
-        failed: list[Any] = []
-
-        def delivered(error: Any, message: Any) -> None:
-            if error is not None:
-                failed.append(error)
-
-        count = self._partitions(producer)
-        place = {"partition": self.partition(prefix, count), "on_delivery": delivered}
-        for subtask in range(forget_shards):
-            producer.produce(self.topic, None, _shard_key(prefix, subtask), **place)
-        producer.produce(self.topic, msgspec.json.encode(owner), _owner_key(prefix), **place)
-        if producer.flush(ANSWER_WITHIN_S) or failed:
-            raise unavailable(f"a record in {self.topic}", self._settings, failed[0] if failed else "no answer in time")
+                markers[int(key[len(start) :])] = Marker(CommitPoint(point.attempt, point.checkpoint), point.history)
+        return markers
 
     def partitions(self, client: Any) -> int:
         """How many partitions the topic has, asked by a client that is there already."""

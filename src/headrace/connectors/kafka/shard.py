@@ -18,9 +18,11 @@ import threading
 import time
 from typing import Any
 
+from headrace import failpoints
 from headrace.connectors.kafka.client import failure_code, kafka
 from headrace.connectors.kafka.errors import KafkaUnavailableError
-from headrace.connectors.kafka.markers import Markers
+from headrace.connectors.kafka.markers import Markers, Owner
+from headrace.connectors.kafka.ownership import overtaken
 from headrace.connectors.kafka.prepared import CommitPoint, RecordLog, TransactionHeader
 from headrace.connectors.kafka.records import OutRecord
 from headrace.connectors.kafka.refusals import is_refusal, refusal
@@ -34,7 +36,7 @@ from headrace.connectors.kafka.transactions import (
     send,
     transactional_id,
 )
-from headrace.errors import CommitOutcomeUnknownError, FencedError
+from headrace.errors import CommitOutcomeUnknownError
 
 log = logging.getLogger(__name__)
 
@@ -113,9 +115,13 @@ class Shard:
 
     def _prepare_to_write(self) -> None:
         try:
-            owner = self.markers.owner(self.prefix)
-            self._token = None if owner is None else owner.token
             self._ready[0] = self._made(0)
+            owner = self.markers.owner(self.prefix)
+            if owner is not None:
+                # A task that starts late must not take its successor's name for its own.
+                if not self._is_mine(owner):
+                    raise overtaken(self.prefix, owner, self.attempt)
+                self._token = owner.token
         except Exception as error:
             self._opening_failed = error
 
@@ -228,11 +234,12 @@ class Shard:
             except (TransactionLost, kafka("KafkaSink").KafkaException) as error:
                 log.info("Kafka: transaction %s is sent again: %s", producer.identity, error)
                 self._fall_behind(point)
-        self._assert_owner()
         producer = self._taken_for_sending()
         try:
-            # Under this id nobody else writes any more, so the marker decides.
-            if self.markers.committed(self.prefix).get(self.subtask, CommitPoint(0, 0)) < point:
+            # After the id is initialised: whoever becomes the owner from here on initialises it again.
+            self._assert_owner()
+            if not self._is_committed(point):
+                failpoints.hit("sink_recovery", "task-sends")
                 send_again(producer, payload, self.prefix, self.subtask, point, self._settings)
         except TransactionLost as error:
             self._assert_owner()
@@ -249,14 +256,19 @@ class Shard:
             )
         return producer
 
+    def _is_committed(self, point: CommitPoint) -> bool:
+        marker = self.markers.committed(self.prefix).get(self.subtask)
+        return marker is not None and marker.history in ("", self._history) and marker.point >= point
+
+    def _is_mine(self, owner: Owner) -> bool:
+        known = "" in (owner.history, self._history) or owner.history == self._history
+        return known and (owner.job, owner.uid, owner.attempt) == (self.job_id, self.uid, self.attempt)
+
     def _assert_owner(self) -> None:
-        """After being fenced: a newer attempt means that this task has nothing to say any more."""
+        """After being fenced: with a newer owner, this task must not send or commit any more."""
         owner = self.markers.owner(self.prefix)
-        if owner is not None and self._token is not None and owner.token != self._token:
-            raise FencedError(
-                f"Transactions {self.prefix}-{self.subtask} belong to attempt {owner.attempt} of job {owner.job} by "
-                f"now; attempt {self.attempt} commits nothing more."
-            )
+        if owner is not None and (not self._is_mine(owner) or self._token not in (None, owner.token)):
+            raise overtaken(self.prefix, owner, self.attempt)
 
     # Ids
 

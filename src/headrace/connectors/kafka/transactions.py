@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.connectors.kafka.client import failure_code, kafka, made, serving
 from headrace.connectors.kafka.errors import KafkaUnavailableError
-from headrace.connectors.kafka.markers import Markers
+from headrace.connectors.kafka.markers import Markers, Owner
 from headrace.connectors.kafka.prepared import CommitPoint
 from headrace.connectors.kafka.records import Header, OutRecord
 from headrace.connectors.kafka.refusals import Undelivered
@@ -161,8 +161,9 @@ class TransactionalProducer:
         time.sleep(0.05)
 
     def begin(self) -> None:
-        self.producer.begin_transaction()
+        # Before it succeeds: a producer that cannot even begin is of no use any more, as one with an open transaction.
         self.open_since = time.monotonic()
+        self.producer.begin_transaction()
         self._marked = False
         self.undelivered.forget()
 
@@ -220,6 +221,12 @@ class TransactionalProducer:
         partition = self._markers.partition(prefix, self._marker_partitions)
         send(self.producer, (self._markers.topic, value, key, partition, None, None))
         self._marked = True
+
+    def write_owner(self, prefix: str, owner: Owner) -> None:
+        """Put an owner record into the open transaction."""
+        key, value = self._markers.owner_record(prefix, owner)
+        partition = self._markers.partition(prefix, self._marker_partitions)
+        send(self.producer, (self._markers.topic, value, key, partition, None, None))
 
     def commit(self) -> None:
         """Commit, trying again while nothing is decided.

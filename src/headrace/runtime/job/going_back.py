@@ -69,6 +69,7 @@ def output_behind(
             committer = node.factory.sink.create_committer()
         if committer is None:
             continue
+        committer.history = directory.history
         try:
             with in_code_of(node, "committed_since()"):
                 found = [o for point in points for o in committer.committed_since(metadata.job_id, node.uid, point)]
