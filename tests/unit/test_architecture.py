@@ -25,7 +25,7 @@ BELOW: dict[str, set[str]] = {
     "options": {"errors", "durations"},
     "checkpoint": {"errors", "clocks", "failpoints"},
     "state": {"errors", "durations", "types", "checkpoint"},
-    "connectors": {"errors", "clocks", "durations", "types", "checkpoint", "state"},
+    "connectors": {"errors", "clocks", "durations", "failpoints", "types", "checkpoint", "state"},
     "backends": {"errors", "failpoints", "types", "checkpoint", "state"},
     "operators": {"errors", "durations", "failpoints", "types", "checkpoint", "state", "connectors"},
     "plan": {"errors", "durations", "types", "checkpoint", "state", "backends", "connectors", "operators"},

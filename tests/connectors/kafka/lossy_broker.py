@@ -18,7 +18,7 @@ _HOST = b"127.0.0.1"
 
 
 class LossyBroker:
-    """Passes everything on, until a client ends a transaction with a commit: then it cuts that connection, once.
+    """Passes everything on, until a client commits a transaction with records: then it cuts that connection, once.
 
     `landed`: the request reaches the broker, and is answered, before the cut: it happened, and nobody was told.
     `stays_away`: nobody gets through from then on.
@@ -84,7 +84,7 @@ class _Connection:
         with contextlib.suppress(OSError):
             while (frame := _frame(self._client)) is not None:
                 api, _, number = struct.unpack_from(">hhi", frame, 4)
-                if api == END_TXN and _commits(frame) and self._proxy.first():
+                if api == END_TXN and _commits(frame) and b"-owner" not in frame and self._proxy.first():
                     if not self._proxy.landed:
                         break
                     self._lost = number
