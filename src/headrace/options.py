@@ -154,6 +154,13 @@ OBJECT_REUSE = Option(
     False,
     "Hand mutable values to functions without a copy. Quicker, and safe only if no function keeps or changes them.",
 )
+GENERIC_TYPES = Option(
+    "pipeline.generic-types",
+    BOOLEAN,
+    True,
+    "Whether checkpoints may keep records of untyped streams by pickle if they have no other form, and whether such "
+    "records are loaded. If not, only streams and states that are typed as pickled use pickle.",
+)
 JOB_PARAMETERS = Option(
     "pipeline.global-job-parameters",
     MAP,
@@ -324,6 +331,13 @@ ALLOW_DUPLICATES = Option(
     False,
     "Whether a job may begin from a checkpoint or savepoint that is older than output which its sinks have committed, "
     "so that this output is written a second time.",
+)
+ALLOW_PICKLE = Option(
+    "execution.state-recovery.allow-pickle",
+    BOOLEAN,
+    False,
+    "Whether a job that begins from a checkpoint or savepoint named by a person loads pickled records of untyped "
+    "streams from it. This runs code from the checkpoint, so only if its origin is trusted.",
 )
 STATE_BACKEND = Option(
     "state.backend.type",

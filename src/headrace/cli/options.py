@@ -40,6 +40,11 @@ _DECORATORS: tuple[Callable[[Any], Any], ...] = (
         is_flag=True,
         help="With --from: begin from it although sinks have committed newer output, which is then written again.",
     ),
+    click.option(
+        "--allow-pickle",
+        is_flag=True,
+        help="With --from: load pickled records of untyped streams, too. This runs code from the checkpoint.",
+    ),
     click.option("--take-over", is_flag=True, help="Take the checkpoint directory from the process that owns it."),
     click.option(
         "--master", metavar="URL", help="Spark's master; without it local[N] with as many slots as the job needs."
@@ -69,4 +74,5 @@ def overrides_from(given: dict[str, Any]) -> Overrides:
         master=given["master"],
         allow_non_restored=given["allow_non_restored"],
         allow_duplicates=given["allow_duplicates"],
+        allow_pickle=given["allow_pickle"],
     )

@@ -73,6 +73,8 @@ class Choices:
     claim: bool = False
     allow_non_restored: bool = False
     allow_duplicates: bool = False
+    generic_types: bool = True
+    allow_pickle: bool = False
     savepoint_dir: str | None = None
     master: str | None = None
     force_unaligned: bool = False
@@ -231,6 +233,8 @@ class Choices:
             claim=self.claim or overrides.claim,
             allow_non_restored=self.allow_non_restored or overrides.allow_non_restored,
             allow_duplicates=self.allow_duplicates or overrides.allow_duplicates,
+            generic_types=self.generic_types,
+            allow_pickle=self.allow_pickle or overrides.allow_pickle,
             take_over=overrides.take_over,
             master=self.master if overrides.master is None else overrides.master,
             savepoint_dir=self.savepoint_dir,
@@ -259,6 +263,8 @@ _PLAIN: tuple[tuple[Option[Any], str], ...] = (
     (options.RESTORE_FROM, "restore_from"),
     (options.ALLOW_NON_RESTORED, "allow_non_restored"),
     (options.ALLOW_DUPLICATES, "allow_duplicates"),
+    (options.GENERIC_TYPES, "generic_types"),
+    (options.ALLOW_PICKLE, "allow_pickle"),
     (options.SAVEPOINT_DIRECTORY, "savepoint_dir"),
     (options.SPARK_MASTER, "master"),
 )

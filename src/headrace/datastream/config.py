@@ -27,6 +27,19 @@ class ExecutionConfig:
     def is_object_reuse_enabled(self) -> bool:
         return self._choices.object_reuse
 
+    def enable_generic_types(self) -> ExecutionConfig:
+        """Checkpoints may keep records of untyped streams by pickle if they have no other form: the default."""
+        self._choices.generic_types = True
+        return self
+
+    def disable_generic_types(self) -> ExecutionConfig:
+        """Only streams and states that are typed as pickled use pickle in checkpoints."""
+        self._choices.generic_types = False
+        return self
+
+    def has_generic_types_disabled(self) -> bool:
+        return not self._choices.generic_types
+
     def set_use_snapshot_compression(self, use_snapshot_compression: bool) -> ExecutionConfig:
         """Compress the heap backend's checkpoints, and savepoints of both backends."""
         self._choices.configure(Configuration().set(options.SNAPSHOT_COMPRESSION, use_snapshot_compression))

@@ -27,7 +27,6 @@ from headrace.operators.event_loop import EventLoopThread
 from headrace.operators.factory import OperatorFactory
 from headrace.operators.stateless import FunctionOperator
 from headrace.state.backend import FileStore
-from headrace.state.object_batches import decode_batch, encode_batch
 
 IN_FLIGHT = StateShape("_in_flight", "operator-list", "ANY")
 _TIMED_OUT = -1
@@ -79,7 +78,9 @@ class AsyncOperator(FunctionOperator):
         own = [share for share in restored.operator_state if share.shape == IN_FLIGHT]
         others = [share for share in restored.operator_state if share.shape != IN_FLIGHT]
         super().restore(replace(restored, operator_state=others), store)
-        self._restored = [InFlight(*decode_batch(element)) for share in own for element in share.elements]
+        where = f'the in-flight state of "{self.context.name}" (uid {self.context.uid})'
+        decode = self.context.input_records.decode
+        self._restored = [InFlight(*decode(element, where)) for share in own for element in share.elements]
 
     def open(self) -> None:
         context = self.context
@@ -201,7 +202,8 @@ class AsyncOperator(FunctionOperator):
 
     def operator_state(self) -> Sequence[OperatorStateShare]:
         # The input, not the results: those may differ next time, and have not been seen by anyone.
-        elements = tuple(encode_batch([record.value, record.timestamp]) for record in self._queue.records())
+        encode = self.context.input_records.encode
+        elements = tuple(encode([record.value], [record.timestamp]) for record in self._queue.records())
         return (*super().operator_state(), OperatorStateShare(IN_FLIGHT, elements))
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from headrace.checkpoint.handles import (
 from headrace.errors import HeadraceError, RecordError, UserFunctionError
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.state.backend import FileStore, KeyedStateBackend, SnapshotWork
+from headrace.state.object_batches import BatchCodec
 from headrace.state.operator_state import OperatorStates
 
 _OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -144,6 +145,8 @@ class OperatorContext:
     """Whether state may share mutable values with user code."""
     history: str = ""
     """Whose numbers attempt and checkpoints are."""
+    input_records: BatchCodec = field(default_factory=BatchCodec)
+    """How a checkpoint keeps records of the operator's input."""
 
 
 class SubtaskWork:

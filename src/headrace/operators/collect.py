@@ -12,7 +12,6 @@ from typing import Any
 
 from headrace.checkpoint.handles import PreparedItem
 from headrace.operators.base import BackgroundWork, Operator
-from headrace.state.object_batches import encode_batch
 
 SEND_AT = 1_000
 SEND_AFTER_MS = 5
@@ -61,13 +60,13 @@ class CollectOperator(Operator):
 
     def send_now(self) -> None:
         if self._values:
-            payload = encode_batch(self._values)
+            payload = self.context.input_records.encode(self._values)
             self._values = []
             self._send(PreparedItem(0, payload))
 
     def prepare_snapshot(self, checkpoint_id: int) -> None:
         if self._values and self.context.exactly_once_output:
-            self._prepared.append(PreparedItem(checkpoint_id, encode_batch(self._values)))
+            self._prepared.append(PreparedItem(checkpoint_id, self.context.input_records.encode(self._values)))
             self._values = []
         elif self._values:
             self.send_now()

@@ -21,10 +21,12 @@ from typing import IO, Any, NamedTuple
 
 from headrace.operators.watermarks import MIN_WATERMARK
 from headrace.state.keys import decode_key, encode_key
-from headrace.state.object_batches import decode_batch, encode_batch
+from headrace.state.object_batches import BatchCodec
 
 _HEADER = Struct(">II")
 CHUNK = 256
+_BATCHES = BatchCodec()
+"""With pickle: what it reads is a file without a name that this process has written."""
 """Records handed out, and written, at a time."""
 _SAMPLE_EVERY = 1024
 _OBJECTS_TO_BYTES = 4
@@ -84,7 +86,7 @@ class SortedRecords:
             self._look(record)
 
     def _look(self, record: Record) -> None:
-        size = len(encode_batch([record.value])) * _OBJECTS_TO_BYTES + _LEAST
+        size = len(_BATCHES.encode([record.value])) * _OBJECTS_TO_BYTES + _LEAST
         self._weight = 0.8 * self._weight + 0.2 * size
         left = int((self._memory - self._count * self._weight) / self._weight)
         if left <= 0:
@@ -98,7 +100,7 @@ class SortedRecords:
         start = self._end
         for key, records in self._sorted():
             encoded = encode_key(key) if key is not None else b""
-            body = encode_batch([[r.time for r in records], [r.input for r in records], [r.value for r in records]])
+            body = _BATCHES.encode([[r.time for r in records], [r.input for r in records], [r.value for r in records]])
             self._end += self._file.write(_HEADER.pack(len(encoded), len(body)) + encoded + body)
         self._file.flush()
         self._runs.append((start, self._end))
@@ -150,7 +152,7 @@ class SortedRecords:
             start += _HEADER.size
             data = os.pread(descriptor, key_length + length, start)
             start += key_length + length
-            times, inputs, values = decode_batch(data[key_length:])
+            times, inputs, values = _BATCHES.decode(data[key_length:], "a run of sorted records")
             yield data[:key_length], list(map(Record, times, inputs, values))
 
     def close(self) -> None:

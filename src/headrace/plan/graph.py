@@ -121,6 +121,11 @@ class StreamGraph:
     def node(self, node_id: int) -> Node:
         return next(n for n in self.nodes if n.id == node_id)
 
+    def input_types(self, uid: str) -> list[TypeInformation | None]:
+        """Of each edge into that operator; one that the program leaves untyped is None, and so is no edge at all."""
+        node = next(n for n in self.nodes if n.uid == uid)
+        return [edge.type for edge in self.edges if edge.target == node.id] or [None]
+
     def inputs(self, node_id: int) -> tuple[Edge, ...]:
         return tuple(e for e in self.edges if e.target == node_id)
 

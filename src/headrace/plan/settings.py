@@ -14,6 +14,7 @@ from headrace.checkpoint.storage.base import CheckpointStorage
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.errors import ConfigurationError
 from headrace.plan.restart import NoRestart, RestartStrategy
+from headrace.state.object_batches import RecordPickles
 
 DEFAULT_MAX_PARALLELISM = 128
 LARGEST_MAX_PARALLELISM = 32_768
@@ -129,6 +130,10 @@ class JobSettings:
     """Whether what `restore_from` names becomes this job's own, which deletes it when it needs it no more."""
     allow_non_restored: bool = False
     """Whether state in the checkpoint that no operator claims may be left behind."""
+    generic_types: bool = True
+    """Whether checkpoints may keep records of untyped streams by pickle, if they have no other form."""
+    allow_pickle: bool = False
+    """Whether such records are loaded from a checkpoint outside of the job's own directory."""
     allow_duplicates: bool = False
     """Whether `restore_from` may be older than what sinks have committed."""
     take_over: bool = False
@@ -141,6 +146,10 @@ class JobSettings:
     """Whether the job gives final results of bounded input: a failure begins it anew."""
     savepoint_dir: str | None = None
     """Where savepoints go that are asked for without a place."""
+
+    def pickles(self, *, chosen: bool) -> RecordPickles:
+        """What pickle may do for records of untyped streams. `chosen`: a person named the checkpoint to begin from."""
+        return RecordPickles(self.generic_types, self.generic_types and (self.allow_pickle or not chosen))
 
 
 def job_id_of(name: str) -> str:

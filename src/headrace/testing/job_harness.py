@@ -41,6 +41,7 @@ from headrace.errors import CheckpointError, CheckpointFailure, JobDefinitionErr
 from headrace.operators.base import Operator
 from headrace.operators.factories import CollectFactory, SourceFactory
 from headrace.plan.builder import Draft
+from headrace.plan.graph import JobPlan
 from headrace.runtime.control import messages as msg
 from headrace.runtime.coordinator.coordinator import Coordinator
 from headrace.runtime.coordinator.events import ReaderAddressed, SavepointWanted, TaskJoined, TaskSaid
@@ -89,8 +90,8 @@ class JobSnapshot:
 class _Results(CollectedResults):
     """Collected results that can be looked at without waiting for more."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, plan: JobPlan) -> None:
+        super().__init__(plan)
         self._seen: list[Any] = []
 
     def had(self, metadata: CheckpointMetadata) -> None:
@@ -163,7 +164,7 @@ class JobHarness:
         self._settings = replace(
             settings, checkpointing=replace(settings.checkpointing, interval_ms=interval, storage=storage)
         )
-        self._collected = _Results()
+        self._collected = _Results(plan)
         self._directory = JobDirectory(storage, settings.job_id)
         self._directory.open_run()
         self._inbox = Inbox()
@@ -319,6 +320,7 @@ class JobHarness:
             None if last is None else last.metadata,
             None if last is None else last.storage,
             allow_non_restored=False,
+            pickles=self._settings.pickles(chosen=False),
         )
         self._attempt = self._directory.claim_attempt()
         own = None if last is None or last is self._given else last.checkpoint_id
@@ -434,6 +436,7 @@ class JobHarness:
             job_parameters=settings.job_parameters,
             announce_positions=False,
             restore_storage=restore_storage,
+            pickles=settings.pickles(chosen=False),
         )
 
     def _discard(self) -> None:

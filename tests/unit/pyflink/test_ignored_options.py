@@ -51,7 +51,6 @@ IGNORED: dict[str, Callable[[Environment], Any]] = {
     "set_buffer_timeout(-1)": lambda env: env.set_buffer_timeout(-1),
     "set_auto_watermark_interval": lambda env: env.get_config().set_auto_watermark_interval(100),
     "set_latency_tracking_interval": lambda env: env.get_config().set_latency_tracking_interval(100),
-    "disable_generic_types": lambda env: env.get_config().disable_generic_types(),
     "set_uid_hash": lambda env: env.from_collection([1]).set_uid_hash("0" * 32),
     "set_description": lambda env: env.from_collection([1]).print().set_description("prints"),
     "slot_sharing_group": lambda env: env.from_collection([1]).slot_sharing_group("group"),

@@ -36,14 +36,6 @@ class ExecutionConfig(config.ExecutionConfig):
         ignored("enable_force_avro()", "there is no Java serialisation.")
         return self
 
-    def enable_generic_types(self) -> ExecutionConfig:
-        ignored("enable_generic_types()", "there is no Java serialisation.")
-        return self
-
-    def disable_generic_types(self) -> ExecutionConfig:
-        ignored("disable_generic_types()", "there is no Java serialisation.")
-        return self
-
     def enable_auto_generated_uids(self) -> ExecutionConfig:
         ignored("enable_auto_generated_uids()", "operators without a uid() always get a generated one.")
         return self

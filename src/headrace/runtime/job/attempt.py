@@ -244,6 +244,7 @@ class Attempt:
             failpoints=failpoints.configured(),
             history=job.directory.history,
             heartbeats=self._heartbeats,
+            pickles=self._start.restoration.pickles,
         )
         return LevelSpec(job.plan.levels[level].slots, LevelTask(deployment))
 

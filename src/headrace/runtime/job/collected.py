@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.state.object_batches import decode_batch
+from headrace.plan.graph import JobPlan
+from headrace.state.object_batches import UNTYPED_PICKLES, BatchCodec, RecordPickles
 
 _END = object()
 
@@ -15,19 +16,30 @@ _END = object()
 class CollectedResults:
     """Results of all collectors of a job, in order of delivery."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: JobPlan | None = None) -> None:
+        """`plan`: says of which type the records of each collector are; without it they are untyped."""
+        self._plan = plan
         self._queues: dict[str, queue.SimpleQueue[Any]] = {}
         self._taken: set[tuple[str, str, int, int]] = set()
         self._lock = threading.Lock()
         self._ended = False
 
-    def take(self, collector: str, uid: str, subtask: int, checkpoint_id: int, payload: bytes) -> None:
+    def take(
+        self,
+        collector: str,
+        uid: str,
+        subtask: int,
+        checkpoint_id: int,
+        payload: bytes,
+        pickles: RecordPickles = UNTYPED_PICKLES,
+    ) -> None:
         """Records of one subtask and checkpoint; 0 stands for records that no checkpoint holds back.
 
         Tasks' connections call it, each on a thread of its own, and so does a recovery, perhaps at the same time: what
-        comes first is in the queue as a whole before the next begins, so each subtask's order stays.
+        comes first is in the queue as a whole before the next begins, so each subtask's order stays. `pickles`: what a
+        checkpoint may ask for; tasks of this very job send what they like.
         """
-        values = decode_batch(payload)
+        values = self._codec(uid, pickles).decode(payload, f"the results that uid {uid} has collected")
         with self._lock:
             if checkpoint_id:
                 key = (collector, uid, subtask, checkpoint_id)
@@ -53,6 +65,11 @@ class CollectedResults:
                 target.put(_END)
         while (value := target.get()) is not _END:
             yield value
+
+    def _codec(self, uid: str, pickles: RecordPickles) -> BatchCodec:
+        if self._plan is None:
+            return BatchCodec(pickles=pickles)
+        return BatchCodec(self._plan.graph.input_types(uid), pickles)
 
     def _queue(self, collector: str) -> queue.SimpleQueue[Any]:
         return self._queues.setdefault(collector, queue.SimpleQueue())

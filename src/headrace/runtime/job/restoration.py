@@ -17,6 +17,7 @@ from headrace.runtime.control.messages import Deploy, SubtaskRestoration
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.users_code import in_code_of
 from headrace.runtime.task.routing import edge_records
+from headrace.state.object_batches import UNTYPED_PICKLES, RecordPickles
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Restoration:
     restore: RestorePlan | None
     storage: CheckpointStorage | None = None
     """Where its files lie, if not in the job's own storage."""
+    pickles: RecordPickles = UNTYPED_PICKLES
+    """What pickle may do in it for records of untyped streams."""
 
     @classmethod
     def of(
@@ -37,10 +40,11 @@ class Restoration:
         storage: CheckpointStorage | None = None,
         *,
         allow_non_restored: bool,
+        pickles: RecordPickles = UNTYPED_PICKLES,
     ) -> Restoration:
         """Match by uid; raises `RestoreError` if the program cannot take the state."""
         if metadata is None:
-            return cls(plan, None, None)
+            return cls(plan, None, None, pickles=pickles)
         targets = [
             OperatorTarget(
                 uid=node.uid,
@@ -54,7 +58,7 @@ class Restoration:
             for node in plan.graph.nodes
         ]
         restore = plan_restore(metadata, targets, edge_records(plan), allow_non_restored=allow_non_restored)
-        return cls(plan, metadata, restore, storage)
+        return cls(plan, metadata, restore, storage, pickles)
 
     def deploy(self, level: int, slot: int) -> Deploy:
         """The message that opens one task."""
@@ -107,7 +111,12 @@ class Restoration:
                 for subtask in record.subtasks if record is not None else ():
                     for item in subtask.prepared:
                         collected.take(
-                            node.factory.collector, node.uid, subtask.subtask, item.checkpoint_id, item.payload
+                            node.factory.collector,
+                            node.uid,
+                            subtask.subtask,
+                            item.checkpoint_id,
+                            item.payload,
+                            self.pickles,
                         )
             if not isinstance(node.factory, SinkFactory):
                 continue

@@ -73,7 +73,7 @@ class JobRun:
         self._clocks = clocks
         self.job_id = settings.job_id
         self.name = settings.name
-        self.collected = CollectedResults()
+        self.collected = CollectedResults(plan)
         self.board = StatusBoard(StatusReport(job_id=settings.job_id, name=settings.name, pid=os.getpid()))
         self.result: Future[JobExecutionResult] = Future()
         self._stopped: Future[None] = Future()
@@ -89,6 +89,8 @@ class JobRun:
         """An attempt has written down what it starts from: what was asked for with --from has been heeded."""
         self._asked = ""
         """Where what was asked for with --from lies."""
+        self._stopped_with = ""
+        """Where the savepoint lies that was to stop this job, and that it goes on from."""
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id, clocks=clocks)
         self._over: threading.Event | None = None
         self._run_number = 0
@@ -382,7 +384,12 @@ class JobRun:
         storage, source = (None, "") if outside is None else (outside.storage, outside.path)
         asked = first and bool(self._settings.restore_from)
         restoration = Restoration.of(
-            self._plan, metadata, storage, allow_non_restored=self._settings.allow_non_restored
+            self._plan,
+            metadata,
+            storage,
+            allow_non_restored=self._settings.allow_non_restored,
+            # The savepoint that stopped this job is its own, as its checkpoints are.
+            pickles=self._settings.pickles(chosen=outside is not None and outside.path != self._stopped_with),
         )
         if restoration.restore is not None and restoration.restore.dropped:
             self.board.event("left-behind", what=restoration.restore.dropped)
@@ -445,7 +452,9 @@ class JobRun:
         if stopping is not None:
             # Not published: then nothing was committed, and the newest checkpoint is the one to go on from.
             with contextlib.suppress(MissingCheckpointError):
-                return self._outside(stopping)
+                metadata, opened = self._outside(stopping)
+                self._stopped_with = opened.path
+                return metadata, opened
         newest = self._directory.newest()
         if newest is not None:
             return self._directory.load(newest), None

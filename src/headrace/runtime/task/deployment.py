@@ -10,6 +10,7 @@ from headrace.operators.factory import OperatorFactory
 from headrace.plan.graph import JobPlan, StreamGraph
 from headrace.plan.settings import BackendOptions, CheckpointSettings
 from headrace.runtime.control.heartbeats import Heartbeats
+from headrace.state.object_batches import UNTYPED_PICKLES, RecordPickles
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class LevelDeployment:
     history: str = ""
     """Names the job directory whose attempts are counted here."""
     heartbeats: Heartbeats = field(default_factory=Heartbeats)
+    pickles: RecordPickles = UNTYPED_PICKLES
+    """What pickle may do in checkpoints for records of untyped streams."""
 
     @property
     def storage(self) -> CheckpointStorage:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,15 +32,18 @@ from headrace.runtime.task.cells import (
 from headrace.runtime.task.records import COLUMNS, PICKLED, PLAIN, EdgeCodec, split_columns, unpack
 from headrace.runtime.task.spill import Queued
 from headrace.state.key_groups import key_group
+from headrace.state.object_batches import NO_PICKLED_RECORDS, UNTYPED_PICKLES, RecordPickles
 from headrace.state.plain_values import encode_plain
 
 _FRAME = struct.Struct("<iI")
 
 
-def frames(cells: Iterable[Queued]) -> Iterator[bytes]:
-    """The bytes of a channel state file."""
+def frames(cells: Iterable[Queued], unpickled_edges: Collection[int] = ()) -> Iterator[bytes]:
+    """The bytes of a channel state file. `TypeMismatchError` for pickled records on one of `unpickled_edges`."""
     for channel, data in cells:
         kept = _sealed(data)
+        if unpickled_edges:
+            _refuse_pickled(kept, unpickled_edges)
         yield _FRAME.pack(channel, len(kept))
         yield kept
 
@@ -89,15 +92,28 @@ def _sealed(data: bytes) -> bytes:
     return b"".join((records_header(address, flags & ~PICKLED | PLAIN, born_us, count), *parts))
 
 
-def admit(data: bytes, edge: Edge) -> None:
+def _refuse_pickled(data: bytes, unpickled_edges: Collection[int]) -> None:
+    if data[0] == RECORDS and (header := read_records_header(data))[1] & PICKLED:
+        edge = header[0].edge
+        if edge in unpickled_edges:
+            raise TypeMismatchError(
+                f"Records in flight on edge {edge} can be kept in a checkpoint by pickle only, which the program does "
+                "not allow there. Give the stream a type that holds them, or use aligned checkpoints."
+            )
+
+
+def admit(data: bytes, edge: Edge, pickles: RecordPickles = UNTYPED_PICKLES) -> None:
     """Refuse records that this program would not have written on the edge."""
     flags = read_records_header(data)[1]
-    if not flags & PLAIN and not flags & COLUMNS and not flags & PICKLED:
+    keyed_columns = flags & COLUMNS and any(data[RECORDS_HEADER : RECORDS_HEADER + 4])  # has a key size above 0
+    if not flags & (PLAIN | PICKLED) and (keyed_columns or not flags & COLUMNS):
+        # Marshal, which is for the wire inside a job: it may crash whoever reads damaged bytes.
         raise DamagedCheckpointError(f"Records in flight on edge {edge.id} are in no encoding a checkpoint holds.")
-    if flags & PICKLED and edge.type is not None and edge.type.codec_name != "pickle":
+    if flags & PICKLED and not pickles.reads(edge.type):
+        typed = "leaves it untyped" if edge.type is None else f"types it as {edge.type}"
         raise RestoreError(
-            f"The checkpoint holds pickled records on edge {edge.id}, but the program types it as {edge.type}. "
-            "They are not loaded."
+            f"The checkpoint holds pickled records on edge {edge.id}, and the program {typed}. They are not loaded. "
+            f"{NO_PICKLED_RECORDS}"
         )
 
 
@@ -130,7 +146,10 @@ def inlets_of(plan: JobPlan, subtasks: Iterable[tuple[int, int]]) -> dict[int, I
 
 
 def restored_cells(
-    cells: Iterable[Queued], restored: Iterable[RestoredEdge], inlets: Mapping[int, Inlet]
+    cells: Iterable[Queued],
+    restored: Iterable[RestoredEdge],
+    inlets: Mapping[int, Inlet],
+    pickles: RecordPickles = UNTYPED_PICKLES,
 ) -> Iterator[Queued]:
     """The records of `cells` that belong to this task, on the edges of the program that now runs."""
     ways = {way.saved: way for way in restored}
@@ -149,7 +168,7 @@ def restored_cells(
         if way.edge is None:
             continue
         inlet = inlets[way.edge]
-        admit(data, inlet.edge)
+        admit(data, inlet.edge, pickles)
         if not way.dealt:
             if address.target >= inlet.parallelism:
                 raise DamagedCheckpointError(

@@ -49,6 +49,7 @@ from headrace.runtime.task.routing import Router, fixed_edges_through
 from headrace.runtime.task.snapshots import SnapshotWriter
 from headrace.state.backend import BackendContext, KeyedStateBackend
 from headrace.state.key_groups import group_range
+from headrace.state.object_batches import BatchCodec
 
 READ_AHEAD = 128 * 1024
 SWITCH_INTERVAL_S = 0.001
@@ -270,6 +271,7 @@ class Task:
             attempt=deployment.attempt,
             send=self._send,
             copies=self._copies,
+            unpickled_edges=_unpickled_edges(deployment),
         )
         self._snapshots.known_shared = shared_files(deploy)
         self._open(subtasks, deploy)
@@ -339,7 +341,7 @@ class Task:
         for channel in deploy.channels:
             where = f"channel state of task {channel.level}.{channel.slot}"
             cells = read_frames(self._files.read(channel.cells), where)
-            gate.put_back(restored_cells(cells, deploy.edges, inlets), chained)
+            gate.put_back(restored_cells(cells, deploy.edges, inlets, self._deployment.pickles), chained)
 
     def _context(self, node: Node, subtask: int) -> OperatorContext:
         deployment = self._deployment
@@ -362,6 +364,7 @@ class Task:
             exactly_once_output=checkpointing.enabled,
             object_reuse=deployment.object_reuse,
             history=deployment.history,
+            input_records=BatchCodec(deployment.plan.graph.input_types(node.uid), deployment.pickles),
         )
 
     def _backend(self, node: Node, subtask: int) -> KeyedStateBackend:
@@ -520,3 +523,9 @@ def _facts_of(error: BaseException) -> dict[str, str | int] | None:
 
 def _path_or_none(text: str) -> Path | None:
     return Path(text) if text else None
+
+
+def _unpickled_edges(deployment: LevelDeployment) -> frozenset[int]:
+    if deployment.pickles.written:
+        return frozenset()
+    return frozenset(edge.id for edge in deployment.plan.graph.edges if edge.type is None)

@@ -50,8 +50,13 @@ class SnapshotWriter:
         attempt: int,
         send: Callable[[Message], None],
         copies: LocalCopies | None = None,
+        unpickled_edges: frozenset[int] = frozenset(),
     ) -> None:
-        """`copies`: where files of checkpoints are kept on this host too, for a restart; None: nowhere."""
+        """`copies`: where files of checkpoints are kept on this host too, for a restart; None: nowhere.
+
+        `unpickled_edges`: those on which the program allows no pickled records in a checkpoint.
+        """
+        self._unpickled_edges = unpickled_edges
         self._level = level
         self._slot = slot
         self._storage = storage
@@ -124,7 +129,9 @@ class SnapshotWriter:
                 return
             channels = None
             if snapshot.logged:
-                cells = store.write(f"channels-{self._level}-{self._slot}", frames(snapshot.logged))
+                cells = store.write(
+                    f"channels-{self._level}-{self._slot}", frames(snapshot.logged, self._unpickled_edges)
+                )
                 channels = ChannelSnapshot(
                     self._level, self._slot, cells, len(snapshot.logged), edges_with_records(snapshot.logged)
                 )

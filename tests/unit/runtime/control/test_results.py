@@ -18,7 +18,7 @@ from headrace.runtime.control.results import ResultsClient
 from headrace.runtime.control.server import ControlServer, TaskJoined, TaskSaid
 from headrace.runtime.control.wire import ConnectionLost, connect
 from headrace.runtime.job.collected import CollectedResults
-from headrace.state.object_batches import encode_batch
+from headrace.state.object_batches import BatchCodec
 
 
 class Program:
@@ -161,7 +161,7 @@ def test_what_a_task_and_a_recovery_hand_over_at_once_is_taken_once_and_each_bat
     def hand_over() -> None:
         start.wait(PATIENCE_S)
         for (subtask, checkpoint_id), values in batches.items():
-            collected.take("c", "uid", subtask, checkpoint_id, encode_batch(values))
+            collected.take("c", "uid", subtask, checkpoint_id, BatchCodec().encode(values))
 
     threads = [threading.Thread(target=hand_over, daemon=True) for _ in range(4)]
     for thread in threads:
