@@ -21,6 +21,7 @@ import pytest
 from headrace import (
     AsyncDataStream,
     AsyncFunction,
+    Configuration,
     Encoder,
     FileSink,
     KeyedProcessFunction,
@@ -32,13 +33,18 @@ from headrace import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from headrace.checkpoint.handles import HistoryPoint
-from headrace.checkpoint.metadata.model import CheckpointMetadata
+from headrace.checkpoint.handles import HistoryPoint, PreparedItem, SubtaskSnapshot
+from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecord
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
+from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.connectors.dataframe.notes import HandOverNotes
+from headrace.datastream.overrides import Overrides, overriding
 from headrace.datastream.streams import DataStream
 from headrace.errors import HeadraceError, RestoreError, StorageError, TypeMismatchError
-from headrace.plan.graph import Edge
+from headrace.operators.factories import CollectFactory
+from headrace.plan.graph import Edge, JobPlan
+from headrace.runtime.job.collected import CollectedResults
+from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.task.cells import Address, records_header
 from headrace.runtime.task.in_flight import admit, frames
 from headrace.runtime.task.records import COLUMNS, PICKLED
@@ -275,3 +281,54 @@ def test_notes_of_what_was_handed_over_are_json_and_nothing_else(proof: Path, tm
     storage.replace(path, pickle.dumps(Bomb(proof)))
     with pytest.raises(StorageError, match="does not say what was handed over"):
         HandOverNotes(storage).knows("job", "out", 1, HistoryPoint("h", 1, 1))
+
+
+def collecting(configure: Callable[[StreamExecutionEnvironment], Any] = lambda env: None, **given: Any) -> Any:
+    """Plan and settings of a job whose untyped results are collected, as `headrace run` with these options has them."""
+    env = StreamExecutionEnvironment.get_execution_environment()
+    configure(env)
+    stream = env.from_collection([1])
+    stream._declare("collect", CollectFactory("c"), None)
+    with overriding(Overrides(**given)):
+        return env.build("job")
+
+
+def restore_results(plan: JobPlan, pickles: RecordPickles, value: Any) -> list[Any]:
+    """A recovery from a checkpoint that holds one collected result, pickled."""
+    item = PreparedItem(1, b"\x01" + pickle.dumps([value]))
+    uid = next(node.uid for node in plan.graph.nodes if isinstance(node.factory, CollectFactory))
+    subtask = SubtaskSnapshot(uid, 0, 1, 128, prepared=(item,))
+    metadata = CheckpointMetadata(
+        job_id="job",
+        job_name="job",
+        run=1,
+        attempt=1,
+        checkpoint_id=1,
+        kind="savepoint",
+        mode="aligned",
+        created_ms=0,
+        duration_ms=0,
+        operators=(OperatorRecord(uid, "collect", 1, 128, (subtask,)),),
+    )
+    collected = CollectedResults(plan)
+    restoration = Restoration.of(plan, metadata, allow_non_restored=True, pickles=pickles)
+    restoration.commit_sinks("job", 2, collected, JobManagerCheckpointStorage())
+    collected.end()
+    return list(collected.iterate("c"))
+
+
+def test_untyped_results_are_loaded_from_own_checkpoints_and_from_others_only_on_request(proof: Path) -> None:
+    plan, settings = collecting()
+    assert restore_results(plan, settings.pickles(chosen=False), Reading("a", 1)) == [Reading("a", 1)]
+    with pytest.raises(RestoreError, match="--allow-pickle"):
+        restore_results(plan, settings.pickles(chosen=True), Bomb(proof))
+    plan, settings = collecting(restore_from="elsewhere", allow_pickle=True)
+    assert restore_results(plan, settings.pickles(chosen=True), Reading("a", 1)) == [Reading("a", 1)]
+
+    def forbid(env: StreamExecutionEnvironment) -> None:
+        env.configure(Configuration().set_string("pipeline.generic-types", "false"))
+
+    plan, settings = collecting(forbid, restore_from="elsewhere", allow_pickle=True)
+    for chosen in (True, False):
+        with pytest.raises(RestoreError, match="not loaded"):
+            restore_results(plan, settings.pickles(chosen=chosen), Bomb(proof))

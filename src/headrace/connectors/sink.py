@@ -92,9 +92,9 @@ class Committer(ABC):
     """Makes prepared output visible. Runs in tasks after completion, and in the driver on recovery."""
 
     history: str = ""
-    """The job directory that numbers the attempts of this recovery, as in `WriterContext.history`. Set in the driver that
-    owns the directory, before `committed_since` and `attempt_starts`. Uncommitted output of another history belongs to
-    another job of the same name, which may be running: leave it alone."""
+    """The job directory that numbers the attempts of this recovery, as in `WriterContext.history`. Set by the driver
+    that owns the directory, before `committed_since` and `attempt_starts`. Uncommitted output of another history
+    belongs to another job of the same name, which may be running: leave it alone."""
 
     @abstractmethod
     def commit(self, items: Sequence[bytes]) -> None:

@@ -141,6 +141,8 @@ class Driver:
         self.events: list[JobEvent] = []
         self.run.board.event_listeners.append(self.events.append)
         self.resumed: list[SourcePositions | None] = []
+        self.loads_pickles: list[bool] = []
+        """Whether each attempt loads pickled records of untyped streams."""
         self._script = list(script)
         self.run._new_attempt = self._attempt  # type: ignore[method-assign]
 
@@ -156,6 +158,7 @@ class Driver:
 
     def _attempt(self, handle: Any, start: AttemptStart) -> Any:
         self.resumed.append(start.resume)
+        self.loads_pickles.append(start.restoration.pickles.restored)
         return ScriptedAttempt(start.number, self._script.pop(0))
 
     def go(self) -> None:
@@ -408,3 +411,25 @@ def test_a_driver_that_is_overtaken_in_the_recovery_of_one_sink_touches_neither_
         "second aborts before 1",
     ]
     assert driver.steps == [*first, f"out starts 2 of {history}"]
+
+
+def test_pickled_records_are_loaded_from_own_checkpoints_but_not_from_one_that_a_person_names(tmp_path: Path) -> None:
+    def publish_and_die() -> Outcome:
+        driver.run._directory.publish(checkpoint_of(driver.run._directory))
+        return DIED
+
+    driver = Driver(tmp_path / "first", publish_and_die, DONE)
+    driver.go()
+    assert driver.loads_pickles == [True, True]
+
+    elsewhere = JobDirectory(FileSystemCheckpointStorage(str(tmp_path / "elsewhere")), "job")
+    elsewhere.open_run()
+    elsewhere.claim_attempt()
+    elsewhere.publish(checkpoint_of(elsewhere))
+    named = str(tmp_path / "elsewhere/job/run-000001/chk-000001")
+    for allowed in (False, True):
+        driver = Driver(tmp_path / f"second-{allowed}", DIED, publish_and_die, DONE)
+        driver.run._settings = replace(driver.run._settings, restore_from=named, allow_pickle=allowed)
+        driver.go()
+        # The second attempt has no checkpoint of its own yet, and begins from the same one.
+        assert driver.loads_pickles == [allowed, allowed, True]
