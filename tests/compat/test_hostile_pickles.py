@@ -238,8 +238,8 @@ def test_results_that_a_checkpoint_holds_are_loaded_only_as_the_program_says(pro
             codec.decode(payload, "the results")
 
 
-def edge(type_info: Any) -> dict[int, Edge]:
-    return {3: Edge(3, 0, 1, type=type_info)}
+def edge(type_info: Any) -> Edge:
+    return Edge(3, 0, 1, type=type_info)
 
 
 def cell(flags: int, payload: bytes) -> bytes:
