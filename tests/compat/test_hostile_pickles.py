@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from headrace import (
@@ -38,9 +39,13 @@ from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecor
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
 from headrace.connectors.dataframe.notes import HandOverNotes
+from headrace.connectors.dataframe.parts import PartWriter
+from headrace.connectors.dataframe.reader import SpoolReader
+from headrace.connectors.dataframe.split import SpoolSplit
+from headrace.connectors.dataframe.spool import Manifest, Spool, SpoolFile
 from headrace.datastream.overrides import Overrides, overriding
 from headrace.datastream.streams import DataStream
-from headrace.errors import HeadraceError, RestoreError, StorageError, TypeMismatchError
+from headrace.errors import HeadraceError, RecordError, RestoreError, StorageError, TypeMismatchError
 from headrace.operators.factories import CollectFactory
 from headrace.plan.graph import Edge, JobPlan
 from headrace.runtime.job.collected import CollectedResults
@@ -50,6 +55,7 @@ from headrace.runtime.task.in_flight import admit, frames
 from headrace.runtime.task.records import COLUMNS, PICKLED
 from headrace.state.object_batches import BatchCodec, RecordPickles
 from headrace.testing import JobHarness, JobSnapshot, ManualSource
+from headrace.types.information import RowType
 
 
 class Bomb:
@@ -271,6 +277,32 @@ def test_pickled_cells_are_not_written_where_the_program_forbids_them() -> None:
     assert list(frames([(0, pickled)]))
     with pytest.raises(TypeMismatchError, match="edge 3"):
         list(frames([(0, pickled)], {3}))
+
+
+def test_files_of_a_spool_are_arrow_msgpack_and_json_and_nothing_else(proof: Path, tmp_path: Path) -> None:
+    bomb = pickle.dumps(Bomb(proof))
+    spool = Spool((tmp_path / "spool").as_uri())
+    rows = RowType(("id",), (Types.LONG(),))
+    write = PartWriter(spool, 0, "1", rows)
+    told = list(write(0, iter([pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64())})])))
+    (part,) = [msgspec.msgpack.decode(file, type=SpoolFile) for file in told]
+    spool.storage.replace(part.file.path, bomb)
+    fits = msgspec.structs.replace(part.file, size=len(bomb), sha256=hashlib.sha256(bomb).hexdigest())
+    spool.publish(Manifest(0, str(rows), (msgspec.structs.replace(part, file=fits),)))
+    reader = SpoolReader(spool, rows, None)
+    reader.add_splits([SpoolSplit(0, 0, 2)])
+    with pytest.raises(RecordError, match="The spool is damaged"):
+        reader.poll(10)
+    for name, read in (
+        ("batch-0000000001", lambda: spool.manifest(1)),
+        ("_end", spool.ended),
+        ("_elsewhere", spool.elsewhere),
+        ("_query", lambda: spool.query("q")),
+        ("pin-savepoint", spool.pinned),
+    ):
+        spool.storage.replace(name, bomb)
+        with pytest.raises(StorageError, match=name):
+            read()
 
 
 def test_notes_of_what_was_handed_over_are_json_and_nothing_else(proof: Path, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Spool:
     def query(self, query_id: str) -> str:
         """The id of the query this spool belongs to: this one, if it is the first."""
         self._create(_QUERY, {"id": query_id})
-        return str(self._json(_QUERY)["id"])
+        return str(self._noted(_QUERY, "id"))
 
     def data_prefix(self, batch: int, attempt: str) -> str:
         """Where one try of a batch stores its files."""
@@ -123,7 +123,7 @@ class Spool:
     def ended(self) -> int | None:
         """How many batches there are in all; None while more may come."""
         try:
-            return int(self._json(_END)["batches"])
+            return self._number(_END, "batches")
         except MissingFileError:
             return None
 
@@ -132,7 +132,7 @@ class Spool:
     def elsewhere(self) -> str | None:
         """The spool that is read in place of this one."""
         try:
-            return str(self._json(_ELSEWHERE)["location"])
+            return str(self._noted(_ELSEWHERE, "location"))
         except MissingFileError:
             return None
 
@@ -151,7 +151,7 @@ class Spool:
 
     def pinned(self) -> int | None:
         """The first batch that any savepoint needs."""
-        return min((int(self._json(name)["first"]) for name in self.storage.list(_PIN)), default=None)
+        return min((self._number(name, "first") for name in self.storage.list(_PIN)), default=None)
 
     def collect(self, first_needed: int) -> list[int]:
         """Remove the batches before this one, unless a savepoint needs them; gives those that were removed."""
@@ -171,10 +171,25 @@ class Spool:
         except AlreadyExistsError:
             return
 
-    def _json(self, name: str) -> dict[str, Any]:
-        record = json.loads(self.storage.read(name))
-        assert isinstance(record, dict)
-        return record
+    def _number(self, name: str, field: str) -> int:
+        found = self._noted(name, field)
+        if not isinstance(found, int):
+            raise self._damaged(name, f"{field} is {found!r}")
+        return found
+
+    def _noted(self, name: str, field: str) -> Any:
+        """A field of one of the small JSON files."""
+        data = self.storage.read(name)
+        try:
+            return json.loads(data)[field]
+        except (ValueError, LookupError, TypeError) as error:
+            raise self._damaged(name, error) from error
+
+    def _damaged(self, name: str, reason: object) -> StorageError:
+        return StorageError(
+            f"{self.location}/{name} is damaged: {reason}. Restore the spool from a copy, or begin anew under another "
+            "job name."
+        )
 
 
 def _name(batch: int) -> str:
