@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from headrace.operators.watermarks import MAX_WATERMARK
 from headrace.runtime.task.cells import Address
 from headrace.runtime.task.chain import ChainInput
@@ -174,3 +177,47 @@ def test_two_inputs_are_flushed_apart_so_that_one_does_not_make_the_other_late()
     assert head.told == [5, "idle"], "the time of the first input is not that of the second"
     chain.idle(A, False)
     assert head.told == [5, "idle", "awake", 20], "it had reached that before it went idle"
+
+
+class Valve:
+    """What Flink promises of one input: the least of those awake; the greatest of all when the last falls asleep."""
+
+    def __init__(self, count: int) -> None:
+        self.reached = [-(2**63)] * count
+        self.awake = set(range(count))
+        self.time = -(2**63)
+        self.said: list[Any] = []
+
+    def say(self, time_ms: int) -> None:
+        if time_ms > self.time:
+            self.time = time_ms
+            self.said.append(time_ms)
+
+    def watermark(self, who: int, time_ms: int) -> None:
+        self.reached[who] = max(self.reached[who], time_ms)
+        self.say(min(self.reached[p] for p in self.awake))
+
+    def idle(self, who: int) -> None:
+        self.awake.discard(who)
+        self.say(min((self.reached[p] for p in self.awake), default=max(self.reached)))
+        if not self.awake:
+            self.said.append("idle")
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.integers(0, 30))), max_size=20)
+
+
+@given(STEPS)
+def test_producers_that_do_not_wake_up_again_move_time_as_in_flink(steps: list[tuple[int, int | None]]) -> None:
+    chain, told = chain_input(A, B, C)
+    valve = Valve(3)
+    for who, time_ms in steps:
+        if who not in valve.awake:
+            continue
+        if time_ms is None:
+            chain.idle((A, B, C)[who], True)
+            valve.idle(who)
+        else:
+            chain.watermark((A, B, C)[who], time_ms)
+            valve.watermark(who, time_ms)
+    assert told == valve.said
