@@ -17,6 +17,7 @@ from headrace import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
+from headrace.runtime.control.messages import Trigger
 from headrace.testing import JobHarness, JobSnapshot, ManualSource, OperatorHarness
 
 NO_TIME = WatermarkStrategy.no_watermarks()
@@ -48,6 +49,23 @@ class AtTheEndOfTime(KeyedProcessFunction):
         if timestamp == 10**15:
             timers.register_event_time_timer(timestamp + 1)
         yield ("timer", timestamp)
+
+
+FIRED: list[tuple[str, Any]] = []
+
+
+class Both(KeyedProcessFunction):
+    """A timer of each kind, noted when it fires."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + SECOND)
+        timers.register_event_time_timer(10**15)
+        return ()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        FIRED.append((ctx.time_domain().name, ctx.get_current_key()))
+        return ()
 
 
 class Contents(ProcessWindowFunction):
@@ -150,6 +168,22 @@ def test_they_fire_again_if_a_finished_job_goes_on_with_another_source() -> None
     assert sorted(r for r in found if r[1] != "a") == sorted(
         result for word in "bc" for result in (("record", word), ("timer", word), ("timer", word))
     )
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_after_the_barrier_of_a_stopping_savepoint_no_timer_fires_and_a_drain_fires_event_time_before_it(
+    drain: bool,
+) -> None:
+    FIRED.clear()
+    source = ManualSource()
+    with job(source, lambda words: words.process(Both()).uid("both")) as running:
+        source.emit("a", "b")
+        running.run()
+        for task in running._tasks.values():
+            task.mailbox.deliver(Trigger(99, stopping=True, drain=drain))
+        running.run()
+        running.advance(10 * SECOND)
+    assert sorted(FIRED) == ([("EVENT_TIME", "a"), ("EVENT_TIME", "b")] if drain else [])
 
 
 class Steps(WatermarkGenerator):
