@@ -216,7 +216,7 @@ FOCUS: dict[type, Callable[[Scenario], Scenario]] = {
     AbortForgetsTheOlderOne: lambda s: replace(
         s, mode=Mode.ALIGNED, concurrent=3, interval_ms=1, tolerable_failures=100, write_failures=0.2
     ),
-    TrustsWhatZombiesPublish: lambda s: replace(s, crashes=12, tolerable_failures=100),
+    TrustsWhatZombiesPublish: lambda s: replace(s, crashes=12, tolerable_failures=100, storage_speed=0.1),
 }
 
 BROKEN: dict[str, Build] = {

@@ -84,25 +84,26 @@ class ThreadedExecutor:
     def close(self, limit_s: float, *, drop_queued: bool = False) -> list[Lane]:
         """Take no more work, wait for what is under way, and give the lanes that were not done after `limit_s`.
 
+        `drop_queued`: begin nothing more that others can see, because a newer attempt exists.
         What such a lane has under way cannot be stopped: its result comes to nobody, and nothing else begins on it.
         """
         deadline = time.monotonic() + limit_s
         with self._changed:
             self._closed = True
             if drop_queued:
-                self._clear()
+                self._clear(Lane.PUBLISH, Lane.REMOVE, Lane.HAND_OVER)
             self._changed.notify_all()
             while (stuck := self._stuck()) and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
-            self._clear()
+            self._clear(*Lane)
             return stuck
 
     def _stuck(self) -> list[Lane]:
         return [lane for lane, queue in self._queues.items() if queue or not self._idle.get(lane, True)]
 
-    def _clear(self) -> None:
-        for queue in self._queues.values():
-            queue.clear()
+    def _clear(self, *lanes: Lane) -> None:
+        for lane in lanes:
+            self._queues.get(lane, deque()).clear()
 
     def _run(self, lane: Lane) -> None:
         queue = self._queues[lane]
