@@ -87,7 +87,7 @@ def verify(found: Iterable[FoundCheckpoint], threads: int = DEFAULT_THREADS) -> 
             if checkpoint.path not in by:
                 by.append(checkpoint.path)
     with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
-        verdicts = pool.map(lambda item: _check(item[1], *stores[item[0]]), users)
+        verdicts = pool.map(lambda item: check_file(item[1], *stores[item[0]]), users)
         for verdict, names in zip(verdicts, users.values(), strict=True):
             if verdict is not None:
                 path, damage, detail = verdict
@@ -109,7 +109,8 @@ def _store(storage: CheckpointStorage) -> FileStore:
     return storage.file_store("verify")
 
 
-def _check(file: StateFile, location: str, store: FileStore) -> tuple[str, Damage, str] | None:
+def check_file(file: StateFile, location: str, store: FileStore) -> tuple[str, Damage, str] | None:
+    """Read all of it. None if it is whole; else its path, what is wrong with it, and the same as a sentence."""
     where = f"{location}/{file.path}" if file.path else f"{location}: a state inside {METADATA}"
     if file.inline is not None:
         return _verdict(file, where, len(file.inline), hashlib.sha256(file.inline).hexdigest())

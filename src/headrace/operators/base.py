@@ -26,6 +26,7 @@ from headrace.checkpoint.handles import (
 from headrace.errors import HeadraceError, RecordError, UserFunctionError
 from headrace.operators.watermarks import MAX_WATERMARK, MIN_WATERMARK
 from headrace.state.backend import FileStore, KeyedStateBackend, SnapshotWork
+from headrace.state.descriptors import StateDescriptor
 from headrace.state.object_batches import BatchCodec
 from headrace.state.operator_state import OperatorStates
 
@@ -209,6 +210,13 @@ class Operator(ABC):
         self.operator_states.restore(restored.operator_state)
         if self.context.backend is not None:
             self.context.backend.restore(restored.keyed, store)
+
+    def own_states(self) -> Sequence[StateDescriptor]:
+        """The keyed states that the operator declares by itself; its function may declare more in `open()`.
+
+        May be called before `setup`: a start compares their types with those of the checkpoint before any task runs.
+        """
+        return ()
 
     def open(self) -> None:  # noqa: B027 - optional
         """Called once per attempt, before the first record."""

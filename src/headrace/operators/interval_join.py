@@ -23,7 +23,7 @@ from headrace.operators.connected_functions import ProcessJoinContext
 from headrace.operators.functions import OutputTag
 from headrace.operators.keyed_join import TIME, KeyedJoinOperator
 from headrace.operators.process import emit_all
-from headrace.state.descriptors import ListStateDescriptor
+from headrace.state.descriptors import ListStateDescriptor, StateDescriptor
 from headrace.types.information import RowType, TupleType, TypeInformation, Types
 from headrace.types.rows import values_of
 
@@ -129,6 +129,9 @@ class IntervalJoinOperator(KeyedJoinOperator):
         self._length = upper - lower + 1
         self._slices: dict[int, tuple[bytes, dict[_Side, tuple[int, bytes]]]] = {}
         self._pair = PairContext()
+
+    def own_states(self) -> Sequence[StateDescriptor]:
+        return self._left.descriptor, self._right.descriptor
 
     def open(self) -> None:
         for side in (self._left, self._right):

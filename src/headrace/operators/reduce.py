@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.operators.base import OperatorContext, Outputs, failure_in
 from headrace.operators.stateless import FunctionOperator
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.state.descriptors import StateDescriptor, ValueStateDescriptor
 from headrace.state.states import ValueState
 from headrace.types.information import TypeInformation
 
@@ -28,9 +29,13 @@ class ReduceOperator(FunctionOperator):
         super().setup(context, outputs)
         assert context.backend is not None
 
+    def own_states(self) -> Sequence[StateDescriptor]:
+        return (ValueStateDescriptor(STATE_NAME, self._value_type),)
+
     def open(self) -> None:
         assert self.context.backend is not None
-        self._state = self.context.backend.state(ValueStateDescriptor(STATE_NAME, self._value_type))
+        (reduced,) = self.own_states()
+        self._state = self.context.backend.state(reduced)
         super().open()
 
     def process(self, value: Any, timestamp: int | None) -> None:

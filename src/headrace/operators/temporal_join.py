@@ -11,14 +11,14 @@ newest of them. Of the rows up to the watermark only the newest of each key is k
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from headrace.operators.base import failure_in
 from headrace.operators.functions import OutputTag
 from headrace.operators.keyed_join import TIME, KeyedJoinOperator
 from headrace.operators.process import emit_all
-from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor
+from headrace.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from headrace.state.states import MapState
 from headrace.types.information import TypeInformation, Types
 
@@ -51,12 +51,15 @@ class TemporalJoinOperator(KeyedJoinOperator):
         self._record_type = record_type
         self._row_type = row_type
 
-    def open(self) -> None:
-        self._waiting = self._backend.state(ListStateDescriptor("_waiting", self._record_type))
+    def own_states(self) -> Sequence[StateDescriptor]:
         # A deletion is kept as such: the row before it must not seem valid again.
-        self._rows = self._backend.state(
-            MapStateDescriptor("_rows", Types.LONG(), Types.TUPLE([Types.BOOLEAN(), self._row_type]))
-        )
+        rows = Types.TUPLE([Types.BOOLEAN(), self._row_type])
+        return ListStateDescriptor("_waiting", self._record_type), MapStateDescriptor("_rows", Types.LONG(), rows)
+
+    def open(self) -> None:
+        waiting, rows = self.own_states()
+        self._waiting = self._backend.state(waiting)
+        self._rows = self._backend.state(rows)
         super().open()
 
     def process(self, value: Any, timestamp: int | None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from headrace.errors import TypeMismatchError
 from headrace.operators.base import failure_in
 from headrace.operators.stateless import FunctionOperator
-from headrace.state.descriptors import ValueStateDescriptor
+from headrace.state.descriptors import StateDescriptor, ValueStateDescriptor
 from headrace.state.states import ValueState
 from headrace.types.information import TypeInformation
 
@@ -26,9 +27,13 @@ class WithStateOperator(FunctionOperator):
         self._state_type = state_type
         self._flat = flat
 
+    def own_states(self) -> Sequence[StateDescriptor]:
+        return (ValueStateDescriptor(STATE_NAME, self._state_type),)
+
     def open(self) -> None:
         assert self.context.backend is not None
-        self._state = self.context.backend.state(ValueStateDescriptor(STATE_NAME, self._state_type))
+        (state,) = self.own_states()
+        self._state = self.context.backend.state(state)
         super().open()
 
     def process(self, value: Any, timestamp: int | None) -> None:

@@ -6,6 +6,7 @@ every watermark the timer is set just behind the current one; with results at th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from headrace.operators.columns.results import MOST_RESULTS, Results
 from headrace.operators.columns.windowed import FOLDED_ROWS
 from headrace.operators.watermarks import MAX_WATERMARK
 from headrace.state.backend import KeyContext, TimerQueue
+from headrace.state.descriptors import StateDescriptor
 from headrace.state.folding import FoldingReducingDescriptor, FoldingState
 from headrace.types.information import TypeInformation
 
@@ -46,13 +48,15 @@ class RunningAggregateOperator(ColumnInput, Operator):
         self._keys = context.backend.key_context
         self._event = context.backend.timers("event")
 
+    def own_states(self) -> Sequence[StateDescriptor]:
+        merge = MergeParts(self._aggregates.parts)
+        return (FoldingReducingDescriptor(STATE_NAME, merge, self._aggregates.accumulator_type),)
+
     def open(self) -> None:
         super().open()
         assert self.context.backend is not None
-        merge = MergeParts(self._aggregates.parts)
-        self._state = self.context.backend.state(
-            FoldingReducingDescriptor(STATE_NAME, merge, self._aggregates.accumulator_type)
-        )
+        (folded,) = self.own_states()
+        self._state = self.context.backend.state(folded)
 
     def take_batch(self, batch: pa.RecordBatch, times: pa.Array | None) -> None:
         self._buffer.add(batch, None)

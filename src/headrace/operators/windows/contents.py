@@ -48,6 +48,10 @@ class WindowContents(ABC):
         """Deliver what there is, if there is anything. `last`: `clear` follows at once, so nothing need be copied."""
 
     @abstractmethod
+    def states(self) -> Sequence[StateDescriptor]:
+        """What `open` asks the backend for."""
+
+    @abstractmethod
     def clear(self) -> None: ...
 
     @abstractmethod
@@ -62,6 +66,9 @@ class FoldedContents(WindowContents):
 
     def __init__(self, descriptor: FoldingReducingDescriptor | FoldingAggregatingDescriptor) -> None:
         self._descriptor = descriptor
+
+    def states(self) -> Sequence[StateDescriptor]:
+        return (self._descriptor,)
 
     def open(self, backend: KeyedStateBackend) -> None:
         self.state = backend.state(self._descriptor)
@@ -94,6 +101,9 @@ class ListedContents(WindowContents):
 
     def descriptor(self) -> StateDescriptor:
         return ListStateDescriptor(STATE_NAME, self._element_type)
+
+    def states(self) -> Sequence[StateDescriptor]:
+        return (self.descriptor(),)
 
     def open(self, backend: KeyedStateBackend) -> None:
         self._state = backend.state(self.descriptor())

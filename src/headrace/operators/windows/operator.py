@@ -33,7 +33,7 @@ from headrace.operators.windows.contents import WindowContents
 from headrace.operators.windows.contexts import OperatorAssignerContext, OperatorTriggerContext, OperatorWindowContext
 from headrace.operators.windows.triggers import Trigger, TriggerResult
 from headrace.state.backend import KeyContext, TimerQueue
-from headrace.state.descriptors import ListStateDescriptor
+from headrace.state.descriptors import ListStateDescriptor, StateDescriptor
 from headrace.state.key_groups import group_range
 from headrace.state.keys import raw_key
 from headrace.state.states import ListState
@@ -94,6 +94,9 @@ class WindowOperator(FunctionOperator):
         self._assigner_context = OperatorAssignerContext(self)
         self._trigger_context = OperatorTriggerContext(self)
         self._window_context = OperatorWindowContext(self, per_window_state=not self.merging)
+
+    def own_states(self) -> Sequence[StateDescriptor]:
+        return self._contents.states()
 
     def open(self) -> None:
         assert self.context.backend is not None

@@ -50,6 +50,7 @@ from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restarts import Positions, Restarts, positions_of
 from headrace.runtime.job.restoration import Restoration
+from headrace.runtime.job.restore_check import check_restore
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
 from headrace.runtime.spark.preflight import preflight, require
@@ -235,10 +236,13 @@ class JobRun:
         storage.check_writable()
         if not self._settings.take_over and not goes_by_the_jvm(storage):
             self._lease.look()
-        self._rehearse()
+        if not goes_by_the_jvm(storage):
+            self._rehearse()
         with contextlib.ExitStack() as owned:
             self._ending.step("starting Spark")
             handle = self._session(owned)
+            if goes_by_the_jvm(storage):
+                self._rehearse()
             self._check(handle)
             self._ending.step("looking at the job's input and output")
             self._ends.preflight(handle)
@@ -287,10 +291,21 @@ class JobRun:
         self.board.event("advice", text=text)
 
     def _rehearse(self) -> None:
-        """Refuse what --from names if it is not there, or if the program cannot take it."""
-        if self._settings.restore_from:
-            metadata, outside = self._outside(self._settings.restore_from)
-            Restoration.of(self._plan, metadata, outside.storage, allow_non_restored=self._settings.allow_non_restored)
+        """Refuse what the first attempt would restore if it is damaged, or if the program cannot take it.
+
+        Nothing is written. A driver that still runs the job may drop the checkpoint meanwhile (--take-over): problems
+        of one that is not the newest any more do not count.
+        """
+        self._directory.open_run()
+        metadata, outside = self._choose(first=True)
+        while metadata is not None:
+            storage = self._directory.storage if outside is None else outside.storage
+            check = check_restore(self._plan, metadata, storage, allow_non_restored=self._settings.allow_non_restored)
+            if not check.problems:
+                return
+            checked, (metadata, outside) = metadata, self._choose(first=True)
+            if metadata == checked:
+                check.require()
 
     def _renew(self) -> None:
         assert self._over is not None

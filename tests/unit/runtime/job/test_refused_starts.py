@@ -9,15 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from checkpoint_examples import metadata
 
 from headrace import StreamExecutionEnvironment
+from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lease import Lease
 from headrace.checkpoint.savepoint import SavepointDirectory
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
-from headrace.errors import JobOwnedError, RestoreError, StorageError
+from headrace.errors import DamagedCheckpointError, JobOwnedError, RestoreError, StorageError
 from headrace.runtime.job.runner import start_job
 from headrace.runtime.spark.errors import UnsupportedSparkError
 
@@ -91,3 +93,31 @@ def test_the_owner_of_a_running_job_is_named_before_spark_is_asked_for_anything(
     found = contents(tmp_path)
     assert isinstance(refusal(tmp_path), JobOwnedError)
     assert contents(tmp_path) == found
+
+
+def test_a_damaged_checkpoint_is_named_before_spark_is_asked_for_anything_and_no_attempt_is_claimed(
+    tmp_path: Path,
+) -> None:
+    storage = FileSystemCheckpointStorage(str(tmp_path))
+    directory = JobDirectory(storage, "job")
+    directory.open_run()
+    attempt = directory.claim_attempt()
+    directory.record_restored(attempt, None)
+    file = StateFile(size=30_000, sha256="ab" * 32, path="job/shared/gone")
+    directory.publish(msgspec.structs.replace(metadata(1, attempt, "job", file), history=directory.history))
+    found = contents(tmp_path)
+    error = refusal(tmp_path, allow_non_restored=True)
+    assert isinstance(error, DamagedCheckpointError)
+    assert "job/shared/gone is missing" in str(error)
+    assert contents(tmp_path) == found
+
+
+def test_storage_that_does_not_answer_is_not_taken_for_a_damaged_checkpoint(tmp_path: Path) -> None:
+    place = tmp_path / "saved"
+    file = StateFile(size=30_000, sha256="ab" * 32, path="state/part/one")
+    SavepointDirectory(FileSystemCheckpointStorage(str(place))).publish(metadata(1, 1, "job", file))
+    (place / "state").mkdir()
+    (place / "state" / "part").write_text("a file where a directory was")
+    error = refusal(tmp_path / "checkpoints", restore_from=str(place), allow_non_restored=True)
+    assert isinstance(error, StorageError)
+    assert not isinstance(error, RestoreError)
