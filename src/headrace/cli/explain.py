@@ -74,8 +74,7 @@ def _restore_lines(check: RestoreCheck, settings: JobSettings) -> Iterator[str]:
         yield f"             refused: {problem}"
     if not check.problems:
         yield (
-            "             nothing stands against it; types of states that functions ask for in open() are compared "
-            "when tasks start"
+            "             nothing stands against it; states whose types only open() knows are compared when tasks start"
         )
 
 

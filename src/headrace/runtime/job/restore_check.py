@@ -6,11 +6,12 @@ Found here, before Spark is started:
 - state that no operator of the program takes, parallelism, routes
 - changed types of states that operators declare by themselves: `reduce`, `map_with_state`, windows, joins, running
   aggregates, broadcast state
+- changed types of states that a function asks for in `open()`, where its source says so plainly (`states_in_open`)
 
 Found by the first task that opens, before any source is read:
 
 - contents of all other files
-- changed types of states that functions ask for in `open()` or `initialize_state()`
+- changed types of all other states that functions ask for in `open()` or `initialize_state()`
 
 `open()` is the user's code and may do anything, so it is never called to find out what it would ask for. Both kinds of
 refusal are permanent. `headrace explain --from` reports all that is found here; a start raises it.
@@ -29,6 +30,7 @@ from headrace.checkpoint.storage.base import DAMAGED_WAY_OUT, CheckpointStorage
 from headrace.errors import DamagedCheckpointError, HeadraceError, RestoreError, StateConflictError
 from headrace.operators.connected_factories import BroadcastFactory
 from headrace.plan.graph import JobPlan, Node
+from headrace.plan.states_in_open import states_in_open
 from headrace.runtime.job.restoration import Restoration
 from headrace.state.operator_state import OperatorStates
 
@@ -102,7 +104,7 @@ def _changed_keyed(node: Node, record: OperatorRecord) -> Iterator[StateConflict
         for shape in () if subtask.keyed is None else subtask.keyed.shapes:
             if shape.kind != "timers":
                 saved.setdefault(shape.name, shape)
-    for descriptor in node.factory.create().own_states():
+    for descriptor in (*node.factory.create().own_states(), *states_in_open(node.factory.user_function)):
         if descriptor.name in saved:
             try:
                 migration_of(node.uid, saved[descriptor.name], descriptor)

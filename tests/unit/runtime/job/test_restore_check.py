@@ -13,10 +13,12 @@ from click.testing import CliRunner, Result
 
 from headrace import (
     BroadcastProcessFunction,
+    KeyedProcessFunction,
     MapStateDescriptor,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     Types,
+    ValueStateDescriptor,
     WatermarkStrategy,
 )
 from headrace.checkpoint.location import OpenedCheckpoint, open_checkpoint
@@ -164,8 +166,9 @@ def ruled(value_type: Any) -> Build:
         (summed, Types.LONG(), Types.DOUBLE()),
         (windowed, Types.LONG(), Types.DOUBLE()),
         (ruled, Types.LONG(), Types.STRING()),
+        (lambda kind: remembering(kind), Types.LONG(), Types.STRING()),
     ],
-    ids=["map_with_state", "reduce", "window", "broadcast"],
+    ids=["map_with_state", "reduce", "window", "broadcast", "open()"],
 )
 def test_a_changed_type_of_a_state_is_named(
     tmp_path: Path, build: Callable[[Any], Build], before: Any, after: Any
@@ -174,6 +177,22 @@ def test_a_changed_type_of_a_state_is_named(
     assert check(opened, build(before)).problems == ()
     with pytest.raises(StateConflictError, match=r"was saved as .* but is now"):
         check(opened, build(after)).require()
+
+
+class Remembering(KeyedProcessFunction):
+    def __init__(self, value_type: Any) -> None:
+        self.value_type = value_type
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", self.value_type))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.last.update(value)
+        yield value
+
+
+def remembering(value_type: Any) -> Build:
+    return lambda numbers: numbers.key_by(lambda n: n).process(Remembering(value_type)).uid("remembering")
 
 
 def test_a_type_that_may_change_may_change(tmp_path: Path) -> None:
