@@ -5,6 +5,7 @@ Spark is not started: what refuses the job here is that only Spark Connect is to
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,23 @@ def test_a_damaged_checkpoint_is_named_before_spark_is_asked_for_anything_and_no
     error = refusal(tmp_path, allow_non_restored=True)
     assert isinstance(error, DamagedCheckpointError)
     assert "job/shared/gone is missing" in str(error)
+    assert contents(tmp_path) == found
+
+
+def test_a_whole_checkpoint_is_read_and_the_start_goes_on_to_spark(tmp_path: Path) -> None:
+    storage = FileSystemCheckpointStorage(str(tmp_path))
+    directory = JobDirectory(storage, "job")
+    directory.open_run()
+    attempt = directory.claim_attempt()
+    directory.record_restored(attempt, None)
+    data = bytes(range(256)) * 100
+    file = StateFile(len(data), hashlib.sha256(data).hexdigest(), "job/shared/whole")
+    (tmp_path / "job" / "shared").mkdir()
+    (tmp_path / "job" / "shared" / "whole").write_bytes(data)
+    made = msgspec.structs.replace(metadata(1, attempt, "job", file), history=directory.history, channels=())
+    directory.publish(made)
+    found = contents(tmp_path)
+    assert isinstance(refusal(tmp_path, allow_non_restored=True), UnsupportedSparkError)
     assert contents(tmp_path) == found
 
 
