@@ -119,7 +119,9 @@ def test_no_secret_of_a_failing_job_is_in_its_checkpoints_logs_status_event_log_
         "output": files_below(program.output),
         "events": files_below(tmp_path / "events.jsonl"),
         "topics": [(topic, records_of(kafka_broker, topic)) for topic in (sink, markers)],
-        "tables": [(t, repr(database.run(f"SELECT * FROM {t}")).encode()) for t in ("lines", "headrace_ledger")],
+        "tables": [
+            (t, repr(database.run(f"SELECT * FROM {t}")).encode()) for t in ("lines", "headrace_ledger_writers")
+        ],
     }
     assert any(name.endswith("/_metadata") for name, _ in places["checkpoints"])
     for name, secret in secrets.items():

@@ -23,10 +23,7 @@ __all__ = ["database", "postgres_server"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
-RULED_OUT = """
-INSERT INTO headrace_ledger (job, sink, shard, checkpoint_id, token, attempt, records)
-VALUES ('job', 'sink', 0, 1, 't', 1, 5)
-"""
+RULED_OUT = "INSERT INTO headrace_ledger_writers VALUES ('job', 'sink', 'h', 0, 'w', 1, 1, 1, 5, 'lines')"
 
 
 class Poller:
@@ -63,11 +60,13 @@ class Poller:
                 connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                 rows = connection.execute("SELECT count(*) FROM lines").fetchone()
                 if self._transactional:
-                    noted = connection.execute("SELECT coalesce(sum(records), 0) FROM headrace_ledger").fetchone()
+                    noted = connection.execute(
+                        "SELECT coalesce(sum(records), 0) FROM headrace_ledger_writers"
+                    ).fetchone()
                     if rows != noted:
                         self.problems.append(f"{rows} rows are seen, and {noted} noted")
         except psycopg.Error as error:
-            if "headrace_ledger" not in str(error):  # not made yet
+            if "headrace_ledger_writers" not in str(error):  # not made yet
                 self.problems.append(str(error))
         self.looks += 1
 
@@ -104,7 +103,7 @@ def test_the_table_is_exact_through_kills_before_and_after_every_step_of_the_com
     assert ledger.problems(database.column("SELECT line FROM lines")) == []
     assert database.prepared == []
     if kind != "upsert":
-        shards = database.column("SELECT DISTINCT shard FROM headrace_ledger ORDER BY shard")
+        shards = database.column("SELECT DISTINCT shard FROM headrace_ledger_writers ORDER BY shard")
         assert shards == list(range(WRITERS))
 
 

@@ -15,7 +15,9 @@ The runtime moves a large one into a file of the checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import re
 import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -25,11 +27,12 @@ import msgspec
 
 from headrace.checkpoint.handles import HistoryPoint
 from headrace.connectors.sink import CommittedOutput, Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
-from headrace.errors import TypeMismatchError
+from headrace.errors import CommitFailedError, TypeMismatchError
 from headrace.state.codecs import codec_for
 from headrace.state.plain_values import decode_plain, encode_plain
 from headrace.types.information import TypeLike, Types, type_of
 
+_TOKEN = re.compile(r"-(\d+)\Z")
 VALUES_PER_CHUNK = 1_000
 """Values are encoded in portions as they come: encoded they are smaller, and the barrier finds little left to do."""
 
@@ -47,6 +50,22 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     token: str
     """`<history>.<random for each writer>-<count>`: a job that begins anew under its old name has checkpoints from 1
     on, and one that moves to another checkpoint directory attempts from 1 on."""
+
+    @property
+    def history(self) -> str:
+        """The job directory that numbers attempt and checkpoint; empty if a version wrote it that did not say."""
+        return history_of(self.token)
+
+    @property
+    def writer(self) -> str:
+        """The random name of the writer: one subtask of one attempt."""
+        return _TOKEN.sub("", self.token.rpartition(".")[2])
+
+    @property
+    def sequence(self) -> int:
+        """Counts what the writer has sealed. Logs of one writer are committed in this order."""
+        number = _TOKEN.search(self.token)
+        return 0 if number is None else int(number[1])
 
     def __str__(self) -> str:
         return f"{self.job_id}/{self.uid}/{self.shard}/{self.checkpoint_id}/{self.token}"
@@ -100,6 +119,10 @@ class WriteAheadSink(Sink):
         `open` was called before. `token_start(point.history)` is what the tokens of that history begin with.
         """
         return ()
+
+    def other_owner(self, job_id: str, uid: str, history: str) -> str:
+        """Who else writes this output, if the store can tell; see `Committer.other_owner`. `open` was called before."""
+        return ""
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Some values as they are kept in the checkpoint. Override together with `decode`, and use no pickle."""
@@ -180,6 +203,18 @@ class WriteAheadCommitter(Committer):
     def __init__(self, sink: WriteAheadSink) -> None:
         self._sink = sink
         self._opened = False
+        self._operator: tuple[str, str] | None = None
+
+    def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:
+        self._operator = (job_id, uid)
+
+    def other_owner(self) -> str:
+        # A store that is down delays output; it does not keep a job from starting.
+        with contextlib.suppress(CommitFailedError):
+            if self._operator is not None:
+                self._open()
+                return self._sink.other_owner(*self._operator, self.history)
+        return ""
 
     def commit(self, items: Sequence[bytes]) -> None:
         if items:

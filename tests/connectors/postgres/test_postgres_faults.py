@@ -238,13 +238,13 @@ def test_rows_that_the_table_refuses_are_kept_and_written_once_it_takes_them(
     with pytest.raises(CommitFailedError, match=r'checkpoint 7, subtask 0, to table numbers.*"small".*nothing is lost'):
         committer.commit(items)
     assert database.column(NUMBERS) == []
-    assert database.column("SELECT records FROM headrace_ledger") == []
+    assert database.column("SELECT records FROM headrace_ledger_writers") == []
 
     database.run("ALTER TABLE numbers DROP CONSTRAINT small")
     committer.commit(items)
     committer.close()
     assert database.column(NUMBERS) == ALL
-    assert database.column("SELECT records FROM headrace_ledger") == [RECORDS]
+    assert database.column("SELECT records FROM headrace_ledger_writers") == [RECORDS]
 
 
 def test_a_constraint_that_is_checked_at_the_commit_is_a_failure_and_no_mystery(

@@ -23,7 +23,6 @@ from headrace import Row, StreamExecutionEnvironment
 from headrace.connectors.postgres import PostgresSink
 from headrace.connectors.postgres.client import PostgresUnavailableError, Server
 from headrace.connectors.postgres.gids import Gid
-from headrace.connectors.postgres.ledger import ROWS_KEPT
 from headrace.connectors.postgres.table import Table
 from headrace.connectors.sink import Sink, WriterContext
 from headrace.errors import (
@@ -59,7 +58,7 @@ def written(sink: Sink, records: Sequence[Any], checkpoint: int = 1) -> list[byt
 def test_a_table_that_is_not_there_is_refused_by_name(database: Database) -> None:
     with pytest.raises(ConfigurationError, match=r'"nowhere".*does not exist.*Create it with the columns a, b'):
         PostgresSink(database.url, "nowhere", ["a", "b"]).preflight()
-    assert database.column("SELECT to_regclass('headrace_ledger')") == [None]
+    assert database.column("SELECT to_regclass('headrace_ledger_writers')") == [None]
 
 
 def test_a_missing_column_is_refused_by_name(database: Database) -> None:
@@ -238,16 +237,6 @@ def test_the_last_of_several_records_with_one_key_wins(database: Database, idemp
 def checked(sink: Sink) -> Sink:
     sink.preflight()
     return sink
-
-
-def test_the_ledger_forgets_what_lies_far_behind(database: Database) -> None:
-    database.run("CREATE TABLE t (a int)")
-    sink = checked(PostgresSink(database.url, "t", ["a"]))
-    for checkpoint in (1, 2, ROWS_KEPT + 1, ROWS_KEPT + 2):
-        written(sink, [checkpoint], checkpoint)
-    kept = database.column("SELECT checkpoint_id FROM headrace_ledger ORDER BY 1")
-    assert kept == [2, ROWS_KEPT + 1, ROWS_KEPT + 2]
-    assert len(database.column("SELECT a FROM t")) == 4
 
 
 def test_a_ledger_that_several_jobs_create_at_once_is_there_for_all(database: Database) -> None:

@@ -49,7 +49,7 @@ class PostgresSink(WriteAheadSink):
     ) -> None:
         self.server = Server(url)
         self.table = Table(table, columns, keys, to_row)
-        self.ledger = Ledger(ledger)
+        self.ledger = Ledger(ledger, table)
 
     @staticmethod
     def upsert(
@@ -115,6 +115,17 @@ class PostgresSink(WriteAheadSink):
     def committed_since(self, job_id: str, uid: str, point: HistoryPoint) -> Sequence[CommittedOutput]:
         return self.ledger.asked_since(self._session, self.server, job_id, uid, point)
 
+    def other_owner(self, job_id: str, uid: str, history: str) -> str:
+        connection = self._session.commit_connection()
+        try:
+            found = self.ledger.other_owner(connection, job_id, uid, history)
+            connection.rollback()
+        except postgres().Error:
+            # It informs; nothing depends on it.
+            self._session.drop()
+            return ""
+        return found
+
     def send(self, values: Sequence[Any], marker: Marker) -> None:
         connection = self._session.commit_connection()
         try:
@@ -122,7 +133,6 @@ class PostgresSink(WriteAheadSink):
                 connection.rollback()
                 return
             self.table.write(connection, values)
-            self.ledger.prune(connection, marker)
         except postgres().Error as error:
             # Given up with its transaction: whatever broke, the next try begins on a clean one.
             self._session.drop()

@@ -7,7 +7,7 @@ transaction keeps its locks and holds back VACUUM until somebody ends it, and a 
 not start. In return the log is not kept in the checkpoint, and rows are on the server before the barrier.
 
 A second COMMIT PREPARED answers 42704, whether the first was a commit or somebody rolled back. The ledger row inside
-the transaction tells which.
+the transaction tells which; after the commit it is merged into the row of its writer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
     ) -> None:
         self.server = Server(url)
         self.table = Table(table, columns, (), to_row)
-        self.ledger = Ledger(ledger)
+        self.ledger = Ledger(ledger, table)
 
     def preflight(self) -> None:
         self.preflight_for(1, 1)
@@ -140,7 +140,7 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
         try:
             self._end_copy()
             connection = self._session.connection()
-            self.ledger.claim(connection, txn.marker, txn.records)
+            self.ledger.insert(connection, txn.marker, txn.records)
             connection.execute(postgres().sql.SQL("PREPARE TRANSACTION {}").format(txn.gid))
             # The session is in no transaction now, but the client's own count of that does not know it yet.
             connection.rollback()
@@ -190,7 +190,7 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
         except library.Error as error:
             session.drop()
             raise commit_failure(error, f"COMMIT PREPARED {txn.gid} at {self.server.shown}", self.server) from None
-        self._prune(connection, txn)
+        self._merge(connection, txn)
 
     def _check_committed(self, connection: Any, txn: PostgresTransaction) -> None:
         """There is no such prepared transaction: because it was committed, or because somebody rolled it back?"""
@@ -211,13 +211,21 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
                 "checkpoint or savepoint with --from to write them again."
             )
 
-    def _prune(self, connection: Any, txn: PostgresTransaction) -> None:
+    def _merge(self, connection: Any, txn: PostgresTransaction) -> None:
         assert txn.marker is not None
         try:
-            self.ledger.prune(connection, txn.marker)
+            self.ledger.merge(connection, txn.marker)
         except postgres().Error:
-            # Committed is committed: old rows wait for the next time.
+            # Committed is committed: its row waits for the next time.
             self._commits().drop()
+
+    def other_owner(self, job_id: str, uid: str, history: str) -> str:
+        """Whether another job directory writes to the same table; see `Committer.other_owner`."""
+        try:
+            return self.ledger.other_owner(self._commits().commit_connection(), job_id, uid, history)
+        except (CommitFailedError, postgres().Error):
+            self._commits().drop()
+            return ""
 
     def recover_and_abort(self, txn: PostgresTransaction) -> None:
         session = self._commits()
@@ -247,8 +255,13 @@ class _Committer(TwoPhaseCommitter[PostgresTransaction]):
     def __init__(self, sink: PostgresTwoPhaseSink, live: set[str]) -> None:
         self._own = copy.copy(sink)
         super().__init__(self._own, live)
+        self._operator: tuple[str, str] | None = None
+
+    def other_owner(self) -> str:
+        return "" if self._operator is None else self._own.other_owner(*self._operator, self.history)
 
     def abort_leftovers(self, job_id: str, uid: str, attempt: int, keep: Sequence[bytes]) -> None:
+        self._operator = (job_id, uid)
         # By name: of what was prepared for a checkpoint that never completed, the server's list is all there is.
         kept = {txn.gid for txn in self.transactions(keep)}
         session = self._own._commits()
