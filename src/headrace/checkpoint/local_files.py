@@ -49,7 +49,8 @@ class KeepingFileStore:
 
     def write_shared(self, path: Path) -> StateFile:
         file = self._store.write_shared(path)
-        self._copies.link(self._checkpoint_id, file, path)
+        if path.name != PREPARED:
+            self._copies.link(self._checkpoint_id, file, path)
         return file
 
     def open(self, file: StateFile) -> IO[bytes]:

@@ -16,7 +16,7 @@ from headrace.cli.job_control import as_json_option, asking, epilog
 from headrace.cli.list_jobs import ended, report_from
 from headrace.errors import JobControlError
 from headrace.runtime.job.running_jobs import AmbiguousJobError, find_job, last_reports
-from headrace.runtime.job.status_text import duration, size_text
+from headrace.runtime.job.status_text import duration, lagging_sinks, size_text
 
 _EPILOG = epilog(
     {
@@ -86,6 +86,7 @@ def rows(report: dict[str, Any], now_s: float) -> list[tuple[str, str]]:
         ("watermark lag", _milliseconds(report["watermark_lag_ms"])),
         ("checkpoints", f"{number('checkpoints_completed')} complete, {number('checkpoints_failed')} failed"),
     ]
+    found += [("sinks", text) for text in lagging_sinks(report.get("metrics", {}))]
     last = report["last_checkpoint"]
     if last:
         ago = duration(max(0.0, now_s - last["completed_at_ms"] / 1_000))

@@ -136,6 +136,10 @@ class Sink(ABC):
     needs_spark_slot: bool = False
     """Whether a Spark query follows it, which needs a slot besides those of the job."""
 
+    max_uncommitted_checkpoints: int = 10
+    """Completed checkpoints whose output a subtask may have yet to commit. With more, it takes no input until it has
+    caught up: a slow store slows the job down instead of filling memory and checkpoints."""
+
     @abstractmethod
     def create_writer(self, context: WriterContext) -> SinkWriter:
         """A new writer for one subtask and attempt."""

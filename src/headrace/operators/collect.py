@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.checkpoint.handles import PreparedItem
-from headrace.operators.base import BackgroundWork, Operator
+from headrace.operators.base import BackgroundWork, Operator, SubtaskWork
+from headrace.operators.sink import SinkWork
 
 SEND_AT = 1_000
 SEND_AFTER_MS = 5
@@ -73,6 +74,10 @@ class CollectOperator(Operator):
 
     def prepared(self) -> Sequence[PreparedItem]:
         return self._prepared
+
+    def snapshot(self, checkpoint_id: int, *, canonical: bool) -> SubtaskWork:
+        work = super().snapshot(checkpoint_id, canonical=canonical)
+        return SinkWork(work.snapshot, work.keyed, 0 if canonical else checkpoint_id)
 
     def complete(self, checkpoint_id: int) -> BackgroundWork | None:
         due = [item for item in self._prepared if item.checkpoint_id <= checkpoint_id]

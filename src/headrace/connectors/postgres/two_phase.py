@@ -59,6 +59,9 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
 
     transaction_type = PostgresTransaction
 
+    max_uncommitted_checkpoints = 1
+    """As `preflight_for` counts: each one more needs another slot for a prepared transaction on the server."""
+
     def __init__(
         self,
         url: str,

@@ -115,7 +115,7 @@ class Restoration:
                             node.uid,
                             subtask.subtask,
                             item.checkpoint_id,
-                            item.payload,
+                            payload_of(item, files),
                             self.pickles,
                         )
             if not isinstance(node.factory, SinkFactory):

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any
 
 from headrace.clocks import wall_ms
+from headrace.operators.sink import UNCOMMITTED_CHECKPOINTS
 from headrace.runtime.control.messages import Progress
 
 TaskKey = tuple[int, int]
@@ -171,7 +172,9 @@ class StatusBoard:
         metrics: dict[str, float | int] = {}
         for task in tasks:
             for name, value in task.metrics.items():
-                metrics[name] = metrics.get(name, 0) + value
+                known = metrics.get(name, 0)
+                # How far the subtask lags that lags most, not all of them together.
+                metrics[name] = max(known, value) if name.endswith(f".{UNCOMMITTED_CHECKPOINTS}") else known + value
         self.update(
             records_read=read,
             records_written=written,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from headrace.durations import duration as duration
+from headrace.operators.sink import UNCOMMITTED_BYTES, UNCOMMITTED_CHECKPOINTS
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.status import JobEvent, JobStatus, StatusReport
 
@@ -19,6 +21,7 @@ def status_parts(report: StatusReport) -> list[Part]:
         parts.append(("", report.status.value.lower()))
     if report.starting:
         parts.append(("", report.starting))
+    parts += [("", text) for text in lagging_sinks(report.metrics)]
     parts += [
         ("in", f"{report.read_per_second:,.0f}/s"),
         ("out", f"{report.written_per_second:,.0f}/s"),
@@ -35,6 +38,18 @@ def status_parts(report: StatusReport) -> list[Part]:
     if report.checkpoints_failed:
         parts.append(("failed checkpoints", str(report.checkpoints_failed)))
     return parts
+
+
+def lagging_sinks(metrics: Mapping[str, float | int]) -> list[str]:
+    """Sinks that commit more slowly than checkpoints complete, from the metrics of a report."""
+    end = f".{UNCOMMITTED_CHECKPOINTS}"
+    found: list[str] = []
+    for name, checkpoints in sorted(metrics.items()):
+        if name.endswith(end):
+            uid = name.removesuffix(end)
+            size = size_text(metrics.get(f"{uid}.{UNCOMMITTED_BYTES}", 0))
+            found.append(f"sink {uid} lags: {counted(int(checkpoints), 'checkpoint')}, {size} uncommitted")
+    return found
 
 
 def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> str | None:
