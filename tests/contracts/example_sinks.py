@@ -13,6 +13,7 @@ from headrace.connectors.idempotent import IdempotentSink
 from headrace.connectors.sink import SinkGuarantee, WriterContext
 from headrace.connectors.two_phase import TwoPhaseCommitSink
 from headrace.connectors.write_ahead import Marker, WriteAheadSink
+from headrace.errors import OutputLostError
 
 
 class Table:
@@ -54,6 +55,8 @@ class TableSink(TwoPhaseCommitSink[TableTransaction]):
 
     def commit(self, txn: TableTransaction) -> None:
         if txn.name not in self.table.committed:
+            if txn.name not in self.table.prepared:
+                raise OutputLostError(f"transaction {txn.name} is gone")
             self.table.committed.add(txn.name)
             self.table.rows += self.table.prepared.pop(txn.name)
 

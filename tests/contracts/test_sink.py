@@ -35,6 +35,7 @@ def two_phase_table(folder: Path) -> SinkUnderTest:
         TableSink(store),
         visible=lambda: list(store.rows),
         leftovers=lambda: [*store.open, *store.prepared],
+        lose=store.prepared.clear,
         travels=False,
     )
 
@@ -76,7 +77,14 @@ def files(
         visible=lambda: [n for path in visible_files(folder) for n in read(path)],
         to_record=to_record,
         leftovers=lambda: staged_files(folder),
+        lose=lambda: lose_staged(folder),
     )
+
+
+def lose_staged(folder: Path) -> None:
+    for path in (folder / ".staging").rglob("*"):
+        if path.name in staged_files(folder):
+            path.unlink()
 
 
 def lines_of(path: Path) -> list[int]:

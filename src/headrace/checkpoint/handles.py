@@ -92,7 +92,8 @@ class PreparedItem(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
     """What the sink's committer needs, in the sink's own msgpack encoding. Empty where it lies in `file`."""
     file: StateFile | None = None
-    """The payload of an item too large for `_metadata`, stored anew with every checkpoint that holds the item."""
+    """The payload of an item too large for `_metadata`: a file of the first checkpoint that holds the item, and one
+    shared file in all later ones."""
 
 
 class OperatorStateShare(msgspec.Struct, frozen=True):

@@ -20,18 +20,30 @@ from __future__ import annotations
 
 import pickle
 import secrets
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from headrace.checkpoint.handles import HistoryPoint
+from headrace.checkpoint.metadata.model import subtask_files
+from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
+from headrace.checkpoint.storage.paths import WriterScope
 from headrace.connectors.sink import CommittedOutput, Committer, Sink, SinkGuarantee, SinkWriter, WriterContext
+from headrace.errors import OutputLostError
+from headrace.operators.base import OperatorContext, Outputs
+from headrace.operators.sink import SinkOperator
 
 CHECKPOINTS = 4
 RECORDS_PER_CHECKPOINT = 6
 EVERYTHING = list(range(CHECKPOINTS * RECORDS_PER_CHECKPOINT))
+
+LAGGING_CHECKPOINTS = 6
+LAGGING_RECORDS = 8_000
+"""Enough that a write-ahead log of them is not kept in `_metadata` itself."""
 
 _EXACT = (SinkGuarantee.TWO_PHASE, SinkGuarantee.WRITE_AHEAD, SinkGuarantee.IDEMPOTENT)
 
@@ -52,6 +64,8 @@ class SinkUnderTest:
     travels: bool = True
     """Whether the sink may be pickled, as it is on its way to a task. Only a sink over this process' memory may not."""
 
+    lose: Callable[[], None] | None = None
+    """Removes all prepared output without the sink's knowledge. None where the checkpoint holds it all."""
     single_owner: bool = False
     """Whether only one job of a name may write to the place: a second one takes it over or is refused."""
 
@@ -456,6 +470,47 @@ class SinkContract:
         assert sorted(subject.visible()) == [0, 1]
         assert list(subject.leftovers()) == []
 
+    def test_prepared_output_that_is_gone_is_lost_and_not_tried_again(self, new_sink: NewSink) -> None:
+        """A restart could not bring it back, and to go on would leave a gap that nobody notices."""
+        job = SinkJob(new_sink())
+        if job.subject.lose is None:
+            return
+        job.dies(Crash.AFTER_PUBLISH, 2)
+        seen = sorted(job.subject.visible())
+        job.subject.lose()
+        try:
+            job.recover()
+        except OutputLostError:
+            assert sorted(job.subject.visible()) == seen
+            return
+        raise AssertionError("prepared output is gone, and recovery did not raise OutputLostError")
+
+    def test_bytes_stored_grow_linearly_while_commits_lag(self, new_sink: NewSink) -> None:
+        """Each checkpoint holds all output that is not committed yet; it must not store that output again."""
+        subject = new_sink()
+        if subject.sink.guarantee not in (SinkGuarantee.WRITE_AHEAD, SinkGuarantee.WRITE_AHEAD_UNMARKED):
+            return  # the output itself is not in the checkpoint
+        operator = SinkOperator(subject.in_a_task())
+        operator.setup(_operator_context(), cast(Outputs, _NoOutputs()))
+        operator.open()
+        for number in range(LAGGING_RECORDS):
+            operator.process(subject.to_record(number), None)
+        shared: frozenset[str] = frozenset()
+        stored: list[int] = []
+        with tempfile.TemporaryDirectory() as folder:
+            storage = FileSystemCheckpointStorage(folder)
+            for checkpoint in range(1, LAGGING_CHECKPOINTS + 1):
+                operator.prepare_snapshot(checkpoint)
+                store = storage.file_store(WriterScope("job", checkpoint, 1).prefix, shared)
+                files = list(subtask_files(operator.snapshot(checkpoint, canonical=False).finish(store)))
+                shared = frozenset(file.path for file in files if file.shared)
+                stored.append(sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()))
+        commit = operator.complete(LAGGING_CHECKPOINTS)
+        assert commit is not None
+        commit()
+        operator.close()
+        assert stored[-1] <= 2 * stored[0], f"bytes stored after each checkpoint: {stored}"
+
     def test_it_says_what_it_is(self, new_sink: NewSink) -> None:
         subject = new_sink()
         subject.sink.preflight()
@@ -473,6 +528,33 @@ def check_sink(new_sink: NewSink) -> None:
             getattr(suite, name)(new_sink)
         except AssertionError as error:
             raise AssertionError(f"{name.removeprefix('test_').replace('_', ' ')}: {error}") from error
+
+
+class _NoOutputs:
+    """A sink emits nothing."""
+
+    def emit(self, value: Any, timestamp: int | None) -> None:
+        raise AssertionError("a sink has no output")
+
+
+def _operator_context() -> OperatorContext:
+    return OperatorContext(
+        job_id="job",
+        uid="sink",
+        name="sink",
+        declared_at="",
+        subtask=0,
+        parallelism=1,
+        max_parallelism=128,
+        attempt=1,
+        job_parameters={},
+        backend=None,
+        now_ms=lambda: 0,
+        notify=lambda message: None,
+        wake=lambda: None,
+        checkpointing=True,
+        exactly_once_output=True,
+    )
 
 
 def _commit(subject: SinkUnderTest, items: Sequence[bytes]) -> None:

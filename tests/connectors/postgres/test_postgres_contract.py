@@ -87,6 +87,7 @@ class TestTwoPhase(SinkContract):
                 visible=lambda: database.column(SAME.format(table)),
                 leftovers=lambda: database.prepared,
                 kill=disconnect,
+                lose=lambda: [database.run(f"ROLLBACK PREPARED '{gid}'") for gid in database.prepared] and None,
             )
 
         return in_tables(database, make, "n bigint")
