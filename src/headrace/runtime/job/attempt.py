@@ -116,12 +116,13 @@ class Attempt:
             for subtask, slot in enumerate(chain.slots)
         }
         resume, restore = start.resume, start.restoration.restore
-        if resume is not None:
-            self._enumerators = Enumerators(job.plan, self._to_reader_in_order, resume.state, resume.splits)
-        elif restore is not None:
-            self._enumerators = Enumerators(job.plan, self._to_reader_in_order, restore.enumerator, restore.splits)
-        else:
-            self._enumerators = Enumerators(job.plan, self._to_reader_in_order)
+        self._enumerators = Enumerators(
+            job.plan,
+            self._to_reader_in_order,
+            lambda uid: resume.state(uid) if resume is not None else restore.enumerator(uid) if restore else None,
+            lambda uid: resume.splits(uid) if resume is not None else restore.splits(uid) if restore else (),
+            keeps_positions=self._announces_positions,
+        )
         self._executor = ThreadedExecutor(self.number, job.inbox.put)
         self.coordinator = self._coordinator()
 
@@ -168,6 +169,11 @@ class Attempt:
     def next_checkpoint_id(self) -> int:
         """Higher than any id that this attempt has used: what storage has not answered may still arrive there."""
         return self.coordinator.lifecycle.next_id
+
+    @property
+    def _announces_positions(self) -> bool:
+        """Whether readers say where they stand: sources go on from there where no checkpoint says so."""
+        return not (self._job.settings.checkpointing.enabled or self._job.settings.batch)
 
     def _loop(self) -> Outcome:
         coordinator = self.coordinator
@@ -239,7 +245,7 @@ class Attempt:
             object_reuse=settings.object_reuse,
             buffer_timeout_ms=settings.buffer_timeout_ms,
             job_parameters=settings.job_parameters,
-            announce_positions=not (settings.checkpointing.enabled or settings.batch),
+            announce_positions=self._announces_positions,
             restore_storage=self._start.restoration.storage,
             failpoints=failpoints.configured(),
             history=job.directory.history,

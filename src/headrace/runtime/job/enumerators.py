@@ -46,8 +46,14 @@ class Enumerators:
         send: Callable[[str, int, Message], None],
         state: Callable[[str], bytes | None] = lambda uid: None,
         splits: Callable[[str], Sequence[bytes]] = lambda uid: (),
+        *,
+        keeps_positions: bool = True,
     ) -> None:
-        """`state` and `splits`: what each source goes on from, by uid."""
+        """`state` and `splits`: what each source goes on from, by uid.
+
+        `keeps_positions`: remember every split that a reader has; only for a job whose checkpoints do not.
+        """
+        self._keeps_positions = keeps_positions
         self._send = send
         self._nodes = {n.uid: n for n in plan.graph.nodes if isinstance(n.factory, SourceFactory)}
         self._given = {uid: (state(uid), splits(uid)) for uid in self._nodes}
@@ -102,8 +108,9 @@ class Enumerators:
     def assign(self, node: Node, subtask: int, splits: Sequence[Any], *, last: bool) -> None:
         encoded = tuple(msgspec.msgpack.encode(split) for split in splits)
         self._answered.add((node.uid, subtask))
-        known = self.positions.setdefault((node.uid, subtask), {})
-        known.update({split.split_id: data for split, data in zip(splits, encoded, strict=True)})
+        if self._keeps_positions:
+            known = self.positions.setdefault((node.uid, subtask), {})
+            known.update({split.split_id: data for split, data in zip(splits, encoded, strict=True)})
         self._send(node.uid, subtask, AssignSplits(node.uid, subtask, encoded, last))
 
     def announced(self, uid: str, subtask: int, splits: Sequence[bytes]) -> None:

@@ -195,3 +195,14 @@ def test_where_sources_stand_is_what_is_left_and_what_readers_are_at() -> None:
     standing = enumerators.standing()
 
     assert (standing.state("book-0"), standing.splits("book-0")) == (b"2", [at])
+
+
+def test_a_job_whose_checkpoints_hold_positions_does_not_remember_every_split_it_ever_assigned() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_source(Book(), WatermarkStrategy.no_watermarks(), "book 0").uid("book-0").print()
+    plan, sent = env.build("job")[0], list[Message]()
+    enumerators = Enumerators(plan, lambda uid, subtask, message: sent.append(message), keeps_positions=False)
+    enumerators.restore()
+    enumerators.hear(SplitRequest("book-0", 0))
+    assert sent
+    assert enumerators.positions == {}
