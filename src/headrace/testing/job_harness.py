@@ -98,9 +98,8 @@ class _Results(CollectedResults):
         """What that checkpoint holds was delivered, perhaps by another harness."""
         for operator in metadata.operators:
             for subtask in operator.subtasks:
-                self._taken.update(
-                    (_COLLECTOR, operator.uid, subtask.subtask, p.checkpoint_id) for p in subtask.prepared
-                )
+                key = (_COLLECTOR, operator.uid, subtask.subtask)
+                self._newest[key] = max((p.checkpoint_id for p in subtask.prepared), default=self._newest.get(key, 0))
 
     def so_far(self) -> list[Any]:
         waiting = self._queue(_COLLECTOR)

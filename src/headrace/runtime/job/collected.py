@@ -20,7 +20,8 @@ class CollectedResults:
         """`plan`: says of which type the records of each collector are; without it they are untyped."""
         self._plan = plan
         self._queues: dict[str, queue.SimpleQueue[Any]] = {}
-        self._taken: set[tuple[str, str, int, int]] = set()
+        self._newest: dict[tuple[str, str, int], int] = {}
+        """The newest checkpoint of each subtask whose results were taken. Whoever delivers them does so in order."""
         self._lock = threading.Lock()
         self._ended = False
 
@@ -42,10 +43,10 @@ class CollectedResults:
         values = self._codec(uid, pickles).decode(payload, f"the results that uid {uid} has collected")
         with self._lock:
             if checkpoint_id:
-                key = (collector, uid, subtask, checkpoint_id)
-                if key in self._taken:
+                key = (collector, uid, subtask)
+                if checkpoint_id <= self._newest.get(key, 0):
                     return
-                self._taken.add(key)
+                self._newest[key] = checkpoint_id
             target = self._queue(collector)
             for value in values:
                 target.put(value)
