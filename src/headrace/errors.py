@@ -29,7 +29,8 @@ HeadraceError
 ├── FencedError *               this driver or task belongs to an older attempt
 ├── CommitFailedError           nothing happened: retry freely
 ├── CommitOutcomeUnknownError   it may have landed: keep every file, ask the sink on recovery
-└── OutputLostError *           what a completed checkpoint had prepared is gone: the job stops
+├── OutputLostError *           what a completed checkpoint had prepared is gone: the job stops
+└── SparkLostError *            Spark died, and it was the program that had started it: the job stops
 
 Every class declares `recovery`: whether another attempt can help, and why. The restart decision reads
 `error.retryable` and nothing else; subclasses outside Headrace inherit it or declare their own.
@@ -336,3 +337,11 @@ class OutputLostError(HeadraceError):
     to go on would leave a gap that nobody notices. The message names the checkpoint and the way out."""
 
     recovery = permanent("what is gone does not come back, and to go on would leave a gap")
+
+
+class SparkLostError(HeadraceError):
+    """Spark's JVM died, or its application was stopped, and Headrace cannot replace it: the program brought its own
+    SparkSession, or DataFrames of it. The job stops. Run the same command again: it continues from its last checkpoint.
+    """
+
+    recovery = permanent("DataFrames and sessions of the program belong to the Spark that died")

@@ -6,11 +6,13 @@ Exits 0 when the job finished, 130 after Ctrl-C, 3 if another process owns the j
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from ledger import Ledger, LedgerSink, ledger_stream
+from pyspark.sql import SparkSession
 
 from headrace import (
     EmbeddedRocksDBStateBackend,
@@ -18,6 +20,7 @@ from headrace import (
     HashMapStateBackend,
     RestartStrategies,
     StreamExecutionEnvironment,
+    spark_conf,
 )
 from headrace.checkpoint.storage.hdfs import HdfsCheckpointStorage
 from headrace.datastream.overrides import Overrides, overriding
@@ -40,6 +43,11 @@ def run(settings: dict[str, Any]) -> int:
     rocksdb = settings.get("backend") == "rocksdb"
     env.set_state_backend(EmbeddedRocksDBStateBackend() if rocksdb else HashMapStateBackend())
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(settings.get("restarts", 10), 20))
+    if settings.get("own_session"):
+        # The program's own Spark, active in its process.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        builder = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false")
+        builder.config(map=spark_conf(4, 2)).getOrCreate()
     ledger_stream(env, Ledger(**settings["ledger"])).sink_to(LedgerSink(directory / "out")).uid("sink")
     with overriding(Overrides(master=settings.get("master"), take_over=settings.get("take_over", False))):
         try:

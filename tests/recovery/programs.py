@@ -110,6 +110,17 @@ def descendants_of(pid: int) -> list[int]:
     return found[1:]
 
 
+def jvm_of(program: Program) -> int:
+    """The pid of Spark's JVM."""
+    found = []
+    for pid in program.tree()[1:]:
+        with contextlib.suppress(OSError):
+            if os.path.basename(os.readlink(f"/proc/{pid}/exe")) == "java":
+                found.append(pid)
+    [jvm] = found
+    return jvm
+
+
 def executors_of(program: Program) -> list[int]:
     """Pids of the executors, where they are processes of their own."""
     found = []

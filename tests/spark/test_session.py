@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -17,7 +20,7 @@ from headrace.errors import ConfigurationError
 from headrace.runtime.spark import pipelined
 from headrace.runtime.spark.errors import PreflightError, SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.preflight import preflight, require
-from headrace.runtime.spark.session import obtain_session, settings_of
+from headrace.runtime.spark.session import SparkHandle, obtain_session, settings_of
 from headrace.runtime.spark.settings import NETWORK_BUFFER_SIZE, SESSION_SETTINGS, STATIC_SETTINGS, spark_conf
 
 pytestmark = pytest.mark.spark
@@ -72,6 +75,67 @@ def test_an_application_that_a_job_holds_is_not_replaced_by_a_larger_one() -> No
     large = obtain_session(None, 5, 3, "large", None)
     assert large.total_slots() == 5
     large.stop()
+
+
+def kill_jvm() -> None:
+    jvm = SparkContext._gateway.proc
+    os.kill(jvm.pid, signal.SIGKILL)
+    jvm.wait(60)
+
+
+def wait_for_loss(handle: SparkHandle) -> str:
+    deadline = time.monotonic() + 60
+    while (loss := handle.loss()) is None:
+        assert time.monotonic() < deadline, "the JVM is alive"
+        time.sleep(0.02)
+    return loss
+
+
+def test_an_application_whose_jvm_died_is_named_and_replaced_once_for_all_its_jobs() -> None:
+    first, second = obtain_session(None, 4, 2, "first", None), obtain_session(None, 2, 1, "second", None)
+    settings = settings_of(first.context)
+    assert first.loss() is None
+    assert first.replaceable()
+    gateway, pid = SparkContext._gateway, SparkContext._gateway.proc.pid
+    with pytest.raises((OSError, Py4JError)):
+        gateway.new_array(gateway.jvm.long, 2**30)
+    assert wait_for_loss(first).startswith(f"Spark's JVM (pid {pid}) died: it ran out of memory")
+
+    # The smaller job is the first to replace it: with the size that it had.
+    second, first = second.replaced(), first.replaced()
+    assert first.context is second.context
+    assert first.total_slots() == 4
+    assert first.session.range(3).count() == 3
+    varying = {"spark.app.id", "spark.app.startTime", "spark.app.submitTime", "spark.driver.port"}
+    after = settings_of(first.context)
+    assert {name for name in settings.keys() | after.keys() if settings.get(name) != after.get(name)} <= varying
+
+    kill_jvm()
+    # A job that starts before the others have noticed gets the same application as they do.
+    third = obtain_session(None, 2, 1, "third", None)
+    assert "killed by signal 9" in wait_for_loss(first)
+    first, second = first.replaced(), second.replaced()
+    assert first.context is second.context is third.context
+    assert first.total_slots() == 4
+
+    # An application may end alone, as with its cluster.
+    first.context._jsc.sc().stop()
+    assert "was stopped" in wait_for_loss(first)
+    handles = [handle.replaced() for handle in (first, second, third)]
+    assert handles[0].session.range(3).count() == 3
+    for handle in handles:
+        handle.stop()
+    assert SparkContext._active_spark_context is None
+
+
+def test_a_jvm_that_dies_between_two_jobs_is_replaced_for_the_next() -> None:
+    obtain_session(None, 1, 1, "first", None).stop()
+    kill_jvm()
+    handle = obtain_session(None, 1, 1, "second", None)
+    assert handle.session.range(3).count() == 3
+    kill_jvm()
+    handle.stop()
+    assert SparkContext._active_spark_context is None
 
 
 def test_settings_of_a_session_touch_no_query_of_the_user(

@@ -156,7 +156,7 @@ def test_what_cannot_work_is_refused_by_name_before_anything_is_written(
     def unreachable(*_: Any, **__: Any) -> None:
         pytest.fail("a job that cannot work got as far as Spark")
 
-    monkeypatch.setattr("headrace.runtime.job.runner.obtain_session", unreachable)
+    monkeypatch.setattr("headrace.runtime.job.spark_application.obtain_session", unreachable)
     spoil, message = CASES[case]
     program = Program(tmp_path)
     with pytest.raises(HeadraceError, match=message):

@@ -41,7 +41,7 @@ from headrace.runtime.job.attempt import Attempt, AttemptStart, JobWorld
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.ending import Ending
-from headrace.runtime.job.exclusive_create import goes_by_the_jvm, offer_exclusive_create
+from headrace.runtime.job.exclusive_create import goes_by_the_jvm
 from headrace.runtime.job.going_back import point_of, refuse_going_back
 from headrace.runtime.job.interrupts import Interrupts
 from headrace.runtime.job.observers import attach_observers
@@ -51,10 +51,11 @@ from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restarts import Positions, Restarts, positions_of
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.restore_check import check_restore
+from headrace.runtime.job.spark_application import SparkApplication
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
 from headrace.runtime.spark.preflight import preflight, require
-from headrace.runtime.spark.session import SparkHandle, obtain_session
+from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.task.local_directory import remove_abandoned
 
 LEASE_RENEWAL_S = 2.0
@@ -240,15 +241,18 @@ class JobRun:
             self._rehearse()
         with contextlib.ExitStack() as owned:
             self._ending.step("starting Spark")
-            handle = self._session(owned)
-            if goes_by_the_jvm(storage):
-                self._rehearse()
-            self._check(handle)
-            self._ending.step("looking at the job's input and output")
-            self._ends.preflight(handle)
+            spark = self._session(owned)
+            try:
+                if goes_by_the_jvm(storage):
+                    self._rehearse()
+                self._check(spark.handle)
+                self._ending.step("looking at the job's input and output")
+                self._ends.preflight(spark.handle)
+            except Exception as error:
+                raise spark.cause_of(error) from error
             self._ending.step("acquiring the job's lease")
             self._own(owned)
-            self._attempts(handle)
+            self._attempts(spark)
             self._ending.step("giving the job's lease back")
 
     def _own(self, owned: contextlib.ExitStack) -> None:
@@ -267,15 +271,12 @@ class JobRun:
 
         owned.callback(give_back)
 
-    def _session(self, owned: contextlib.ExitStack) -> SparkHandle:
+    def _session(self, owned: contextlib.ExitStack) -> SparkApplication:
         """The Spark application for all attempts, given back when the stack unwinds."""
-        plan, settings = self._plan, self._settings
-        handle = obtain_session(self._spark, plan.needed_slots, plan.largest_level, settings.name, settings.master)
-        owned.callback(handle.stop)
+        spark = SparkApplication(self._plan, self._settings, self._spark, holds_frames=bool(self._ends.feeds))
+        owned.callback(spark.stop)
         owned.callback(self._ending.stops_spark)
-        handle.ship(settings.python_files)
-        offer_exclusive_create()
-        return handle
+        return spark
 
     def _check(self, handle: SparkHandle) -> None:
         """What `headrace doctor` says of Spark stops the job here, or is told and leaves it be."""
@@ -315,10 +316,11 @@ class JobRun:
             except (FencedError, JobOwnedError) as error:
                 self._inbox.put(OwnershipLost(str(error)))
                 return
-            except StorageError:
+            except (StorageError, ConfigurationError):
+                # ConfigurationError: storage that is written by Spark's JVM, while that is being replaced.
                 continue
 
-    def _attempts(self, handle: SparkHandle) -> None:
+    def _attempts(self, spark: SparkApplication) -> None:
         self._ending.step("opening the job's directory")
         run = self._run_number = self._directory.open_run()
         checkpointed = self._settings.checkpointing.enabled or self._settings.batch
@@ -328,23 +330,30 @@ class JobRun:
         while True:
             attempt: Attempt | None = None
             try:
+                self._ending.step("checking that Spark is alive")
+                spark.revive()
                 self._ending.step("renewing the job's lease")
                 if started:
                     # Storage may have been away so long that somebody else runs the job: that one is not fenced off.
                     self._lease.renew()
-                outcome, attempt = self._attempt(handle, run, positions, first=not self._began)
-            except HeadraceError as error:
-                # Whoever starts a job is told at once what is wrong. Later it is one more failure, as in a task.
-                if not started:
+                outcome, attempt = self._attempt(spark.handle, run, positions, first=not self._began)
+            except Exception as error:
+                # The user who starts a job is told at once what is wrong. Later it is one more failure, as in a task.
+                # PySpark's errors are failures where Spark is gone.
+                cause = spark.cause_of(error)
+                if not isinstance(cause, HeadraceError) or (cause is error and not started):
                     raise
-                outcome = Outcome(End.FAILED, error)
+                outcome = Outcome(End.FAILED, cause)
+            else:
+                if outcome.error is not None and outcome.error.retryable:
+                    outcome = Outcome(outcome.end, spark.loss() or outcome.error)
             started = True
             order = self._orders.stopped
             self._orders.end_attempt("the job failed before it was complete")
             # Whose job it is no more must not commit; any other error leaves a complete savepoint to be finished.
             is_owner = not isinstance(outcome.error, FencedError | JobOwnedError)
             if order is not None and outcome.end is not End.FINISHED and is_owner:
-                outcome = self._finish_stop(handle, order, outcome, restarts)
+                outcome = self._finish_stop(spark, order, outcome, restarts)
             match outcome.end:
                 case End.FINISHED:
                     self._end_run("FINISHED", JobStatus.FINISHED)
@@ -373,6 +382,7 @@ class JobRun:
         """Wait for the next attempt, or raise what ends the job."""
         error = outcome.error
         assert error is not None
+        self.board.update(last_failure=str(error))
         self.board.event("failure", error=type(error).__name__, message=str(error))
         delay_ms = restarts.delay_ms(error, positions=self._positions, now_ms=self._clocks.steady_ms())
         self.board.update(status=JobStatus.RESTARTING, restarts=self.board.report.restarts + 1)
@@ -497,7 +507,9 @@ class JobRun:
             outside if owner is not None and (owner.job_id, owner.storage) == (self.job_id, storage.location) else None
         )
 
-    def _finish_stop(self, handle: SparkHandle, order: SavepointOrder, outcome: Outcome, restarts: Restarts) -> Outcome:
+    def _finish_stop(
+        self, spark: SparkApplication, order: SavepointOrder, outcome: Outcome, restarts: Restarts
+    ) -> Outcome:
         """The savepoint that stops the job is complete, but the attempt ended before all its output was committed.
 
         To go back to an older checkpoint would write that output twice, and to stop without it would lose it: so
@@ -508,7 +520,9 @@ class JobRun:
         while True:
             self._ending.step("committing the output of the savepoint that stops the job")
             try:
-                self._commit_stopped(handle, order)
+                if self._ends.hand_over:
+                    spark.revive()
+                self._commit_stopped(spark.handle, order)
                 return Outcome(End.FINISHED)
             except HeadraceError as error:
                 if not error.retryable:

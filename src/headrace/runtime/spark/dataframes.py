@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from headrace.errors import HeadraceError, retry
+from headrace.runtime.spark.jvm import within
 from headrace.runtime.spark.taskcontext import task_attempt_number
 
 WritePart = Callable[[int, Iterator["pa.RecordBatch"]], Iterator[bytes]]
 """`write(partition, batches)`: runs in a worker, gives what the driver is to know of the partition."""
 
 _numbers = itertools.count(1)
+_STOP_WITHIN_S = 60.0
 _TRACEBACK = "Traceback (most recent call last):"
 _AFTER_TRACE = ("\n SQLSTATE:", "\n\nJVM stacktrace:", "\n\tat ", "\nDriver stacktrace:")
 
@@ -64,9 +65,9 @@ class PartsQuery:
             raise SparkQueryError(_headline(str(error)), str(error)) from error
 
     def cancel(self) -> None:
-        if self._context._jsc is not None:
-            with suppress(Py4JNetworkError, ConnectionError):
-                self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
+        context = self._context._jsc
+        if context is not None:
+            within(lambda: context.sc().cancelJobGroupAndFutureJobs(self._group), otherwise=None)
 
 
 class StreamQuery:
@@ -97,8 +98,8 @@ class StreamQuery:
             raise SparkQueryError(_headline(str(error)), str(error)) from error
 
     def stop(self) -> None:
-        with suppress(Exception):  # it may be over, and so may Spark
-            self._query.stop()
+        """Return when the query has stopped, or is over, or Spark does not answer."""
+        within(self._query.stop, otherwise=None, seconds=_STOP_WITHIN_S)
 
 
 _HADOOP_NAMES = {"s3": "s3a", "gcs": "gs"}

@@ -90,3 +90,10 @@ class SparkJobError(HeadraceError):
         super().__init__(message)
         self.detail = detail
         """All that Spark said, with the stack traces of both sides."""
+
+
+class SparkDiedError(HeadraceError):
+    """Spark's JVM died, or its application was stopped from outside. Headrace had started it and starts a new one: the
+    job restarts in it, as its restart strategy allows. `SparkLostError` is for a session of the program's own."""
+
+    recovery = retry("a new JVM is started for the next attempt")

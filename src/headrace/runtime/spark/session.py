@@ -14,17 +14,21 @@ import sys
 import sysconfig
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from headrace.errors import ConfigurationError
-from headrace.runtime.spark.errors import SparkSettingsError, UnsupportedSparkError
+from headrace.errors import ConfigurationError, SparkLostError
+from headrace.runtime.spark.errors import SparkDiedError, SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.java import find_java, launcher_home
+from headrace.runtime.spark.jvm import EXIT_ON_OUT_OF_MEMORY, SparkJvm, within
 from headrace.runtime.spark.machine import require_pyspark
 from headrace.runtime.spark.pipelined import JavaObject, probe
 from headrace.runtime.spark.settings import (
@@ -39,26 +43,42 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 _CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 
 
+Start: TypeAlias = Callable[[], SparkSession]
+"""Starts an application of ours, always with the same settings."""
+
+
 @dataclass
-class _OwnContext:
+class _OwnApplication:
     """The application Headrace made in this process, and how many handles are open on it."""
 
-    context: SparkContext
+    session: SparkSession
+    start: Start
     handles: int
+
+    @property
+    def context(self) -> SparkContext:
+        return self.session.sparkContext
+
+    def handle(self) -> SparkHandle:
+        self.handles += 1
+        return SparkHandle(self.session, self.start)
 
 
 _lock = threading.RLock()
-_own: _OwnContext | None = None
+_own: _OwnApplication | None = None
 
 
 class SparkHandle:
     """A Spark application that a job may use. Made by `obtain_session`; `stop` it when the job is over."""
 
-    def __init__(self, user_session: SparkSession, owns_session: bool) -> None:
+    def __init__(self, user_session: SparkSession, start: Start | None = None) -> None:
+        """`start`: how Headrace started the application; None for a user's own."""
         self.user_session = user_session
         """The session the user brought, or the plain one of our own application."""
-        self.owns_session = owns_session
+        self.owns_session = start is not None
         """Whether Headrace made the application, and so may stop it."""
+        self._start = start
+        self._jvm = SparkJvm(SparkContext._gateway)
         self.session = user_session.newSession()
         """A private session for jobs: the settings in it touch no query of the user's."""
         for name, value in SESSION_SETTINGS.items():
@@ -115,7 +135,46 @@ class SparkHandle:
             _own.handles -= 1
             if _own.handles == 0:
                 _own = None
-                self.user_session.stop()
+                self._end_application()
+
+    def loss(self) -> str | None:
+        """Why the application is gone: its JVM died, or it was stopped. None while it is there.
+
+        Called after failures, from any thread. May take some seconds if the JVM does not answer.
+        """
+        death = self._jvm.death()
+        if death is not None:
+            return death
+        context = self.context._jsc
+        if context is None or within(lambda: bool(context.sc().isStopped()), otherwise=False):
+            return "The Spark application was stopped from outside the job."
+        return None
+
+    def replaceable(self) -> bool:
+        """Whether Headrace can start a new application in place of this one once it is lost."""
+        return self.owns_session and self._jvm.is_ours
+
+    def replaced(self) -> SparkHandle:
+        """Start an application like this one, which is lost, and return a handle on it. This handle is stopped.
+
+        Jobs that shared the lost application share the new one: the first that calls this starts it. Raises
+        `SparkDiedError` if it does not come up; then it may be called again.
+        """
+        global _own
+        assert self._start is not None
+        with _lock:
+            self._stopped = True
+            if _own is None or _own.context is self.context:
+                _own = None
+                self._end_application()
+                _own = _started(self._start)
+            return _own.handle()
+
+    def _end_application(self) -> None:
+        if self._jvm.death() is None:
+            self.user_session.stop()
+        else:
+            self._jvm.forget(self.context)
 
 
 def obtain_session(
@@ -135,26 +194,49 @@ def obtain_session(
     with _lock:
         if _own is not None and _own.context._jsc is None:
             _own = None  # Somebody stopped it through Spark.
+        _replace_dead(existing)
         active = existing if existing is not None else _active_session()
         if active is not None and _own is not None and active.sparkContext is _own.context:
             _refuse_unless_it_serves(_own.context, wanted, total_slots, master)
-            _own.handles += 1
-            return SparkHandle(active, owns_session=True)
+            return _own.handle()
         if active is not None:
             mismatches = wrong_settings(settings_of(active.sparkContext), wanted)
             if mismatches:
                 raise SparkSettingsError(mismatches)
             probe(active)
-            return SparkHandle(active, owns_session=False)
-        session = _start(wanted, app_name, master or f"local[{total_slots}]")
-        _own = _OwnContext(session.sparkContext, handles=1)
-        try:
-            probe(session)
-            return SparkHandle(session, owns_session=True)
-        except BaseException:
-            _own = None
-            session.stop()
-            raise
+            return SparkHandle(active)
+        start = partial(_start, wanted, app_name, master or f"local[{total_slots}]")
+        _own = _started(start)
+        return _own.handle()
+
+
+def _started(start: Start) -> _OwnApplication:
+    session = start()
+    try:
+        probe(session)
+    except BaseException:
+        session.stop()
+        raise
+    return _OwnApplication(session, start, handles=0)
+
+
+def _replace_dead(existing: SparkSession | None) -> None:
+    """Forget a JVM that died since it was last used; start the application anew that other jobs of ours had in it."""
+    global _own
+    if SparkContext._gateway is None:
+        return
+    jvm = SparkJvm(SparkContext._gateway)
+    death = jvm.death()
+    if death is None:
+        return
+    context = SparkContext._active_spark_context
+    ours = context is None or (_own is not None and context is _own.context)
+    if existing is not None or not ours or not jvm.is_ours:
+        raise SparkLostError(f"{death} Start the program again: it needs a new SparkSession.")
+    jvm.forget(context)
+    if _own is not None:
+        start, _own = _own.start, None
+        _own = _started(start)
 
 
 def settings_of(context: SparkContext) -> dict[str, str]:
@@ -227,12 +309,33 @@ def _start(wanted: Mapping[str, str], app_name: str, master: str) -> SparkSessio
     builder = builder.config("spark.pyspark.python", sys.executable).config(
         "spark.pyspark.driver.python", sys.executable
     )
-    options = [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}", *(LOCAL_JVM_OPTIONS if local else ())]
+    options = [
+        f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+        EXIT_ON_OUT_OF_MEMORY,
+        *(LOCAL_JVM_OPTIONS if local else ()),
+    ]
     builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
     if local or master.startswith("local-cluster["):
         builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(_extra_module_paths()))
-    with _environment(local):
-        return builder.getOrCreate()
+    try:
+        with _environment(local):
+            return builder.getOrCreate()
+    except Exception as error:
+        _explain_failed_start(error)
+        raise
+
+
+def _explain_failed_start(error: Exception) -> None:
+    """Raise `SparkDiedError` if the JVM is why Spark did not start."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        if isinstance(error, PySparkRuntimeError) and error.getCondition() == "JAVA_GATEWAY_EXITED":
+            raise SparkDiedError("Spark's JVM ended while it was starting. Its own output says why.") from error
+        return
+    jvm = SparkJvm(gateway)
+    if (death := jvm.death()) is not None:
+        jvm.forget(SparkContext._active_spark_context)
+        raise SparkDiedError(death) from error
 
 
 @contextmanager

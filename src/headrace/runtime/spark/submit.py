@@ -13,14 +13,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame
 
 from headrace.runtime.spark.errors import InsufficientSlotsError, SparkJobError
+from headrace.runtime.spark.jvm import within
 from headrace.runtime.spark.pipelined import pipelined_rdd
 from headrace.runtime.spark.settings import SESSION_SETTINGS
 from headrace.runtime.spark.taskcontext import task_attempt_number
@@ -122,16 +121,15 @@ class SparkJob:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Have Spark tear down every task, and return at once; `done` follows. Harmless before, after and twice.
+        """Have Spark tear down every task, and return soon; `done` follows. Harmless before, after and twice.
 
         Future jobs of the group are cancelled too, so it does not matter whether Spark has seen this one yet.
         """
         self._cancelled.set()
-        context = self._handle.context
-        if context._jsc is not None and not self.done.is_set():
+        context = self._handle.context._jsc
+        if context is not None and not self.done.is_set():
             # Without a JVM there is nothing left to cancel, and the job's own thread reports the loss.
-            with suppress(Py4JNetworkError, ConnectionError):
-                context._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
+            within(lambda: context.sc().cancelJobGroupAndFutureJobs(self.group), otherwise=None)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the job has ended; False if it has not after `timeout` seconds. Does not raise its error."""

@@ -26,6 +26,7 @@ from headrace.errors import (
     JobFailedError,
     OutputLostError,
     PoisonRecordError,
+    SparkLostError,
     StorageError,
     UserFunctionError,
 )
@@ -37,6 +38,7 @@ from headrace.runtime.coordinator.savepoints import SavepointOrder, savepoint_of
 from headrace.runtime.job.attempt import AttemptStart
 from headrace.runtime.job.runner import JobRun
 from headrace.runtime.job.status import JobEvent, JobStatus
+from headrace.runtime.spark.errors import SparkDiedError
 from headrace.testing import ManualClock
 
 DIED = Outcome(End.FAILED, TaskDiedError("a worker was killed"))
@@ -116,6 +118,29 @@ class ScriptedAttempt:
         return SourcePositions({"src": b"after attempt %d" % self._number}, {})
 
 
+class ScriptedSpark:
+    """Spark that is lost when the test says so."""
+
+    handle = None
+
+    def __init__(self) -> None:
+        self.lost: HeadraceError | None = None
+        self.replaced = 0
+
+    def loss(self) -> HeadraceError | None:
+        return self.lost
+
+    def cause_of(self, error: Exception) -> Exception:
+        return self.lost or error
+
+    def revive(self) -> None:
+        if isinstance(self.lost, SparkLostError):
+            raise self.lost
+        if self.lost is not None:
+            self.replaced += 1
+            self.lost = None
+
+
 class Driver:
     """A job in this process without Spark. `script`: what becomes of each attempt whose tasks are started."""
 
@@ -146,6 +171,9 @@ class Driver:
         self._script = list(script)
         self.run._new_attempt = self._attempt  # type: ignore[method-assign]
 
+        self.spark = ScriptedSpark()
+        self.run._ends.attempt = self._attempt  # type: ignore[method-assign, assignment]
+
     @staticmethod
     def _built(at_start: Callable[[int], None], steps: list[str], checkpoints: bool) -> tuple[JobPlan, JobSettings]:
         env = StreamExecutionEnvironment.get_execution_environment()
@@ -163,7 +191,7 @@ class Driver:
 
     def go(self) -> None:
         self.run._lease.acquire()
-        self.run._attempts(None)  # type: ignore[arg-type]
+        self.run._attempts(self.spark)  # type: ignore[arg-type]
 
     @property
     def failures(self) -> list[str]:
@@ -433,3 +461,38 @@ def test_pickled_records_are_loaded_from_own_checkpoints_but_not_from_one_that_a
         driver.go()
         # The second attempt has no checkpoint of its own yet, and begins from the same one.
         assert driver.loads_pickles == [allowed, allowed, True]
+
+
+@pytest.mark.parametrize("how", ["the attempt fails", "the attempt cannot begin"])
+def test_spark_that_died_is_the_cause_of_one_failure_and_is_replaced(tmp_path: Path, how: str) -> None:
+    def die() -> Outcome:
+        driver.spark.lost = SparkDiedError("Spark's JVM (pid 7) died: killed by signal 9.")
+        if how == "the attempt fails":
+            return DIED
+        raise ConnectionRefusedError("[Errno 111] Connection refused")
+
+    driver = Driver(tmp_path, die, die, DONE)
+    driver.go()
+
+    assert driver.failures == ["SparkDiedError", "SparkDiedError"]
+    assert "pid 7" in driver.run.board.report.last_failure
+    assert (driver.restarts, driver.spark.replaced) == (2, 2)
+
+
+def test_spark_that_cannot_be_replaced_ends_the_job_at_once(tmp_path: Path) -> None:
+    def die() -> Outcome:
+        driver.spark.lost = SparkLostError("Spark's JVM died.")
+        return DIED
+
+    driver = Driver(tmp_path, die)
+    with pytest.raises(SparkLostError):
+        driver.go()
+    assert driver.restarts == 0
+
+
+def test_what_pyspark_raises_while_spark_is_alive_is_no_failure_to_restart(tmp_path: Path) -> None:
+    def fail() -> Outcome:
+        raise ConnectionRefusedError("somebody else's")
+
+    with pytest.raises(ConnectionRefusedError):
+        Driver(tmp_path, fail).go()

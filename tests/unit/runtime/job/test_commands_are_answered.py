@@ -88,6 +88,19 @@ class ScriptedAttempt:
         self.run = act
 
 
+class SteadySpark:
+    """Spark that is never lost."""
+
+    handle = None
+
+    def loss(self) -> None: ...
+
+    def cause_of(self, error: Exception) -> Exception:
+        return error
+
+    def revive(self) -> None: ...
+
+
 class Job:
     """A job in this process without Spark."""
 
@@ -103,7 +116,7 @@ class Job:
         self.events: list[JobEvent] = []
         self.run.board.event_listeners.append(self.events.append)
         script: Any = self.run
-        script._session = lambda owned: None
+        script._session = lambda owned: SteadySpark()
         script._check = lambda handle: None
         script._new_attempt = self._attempt
         script._ends.preflight = lambda handle: None
