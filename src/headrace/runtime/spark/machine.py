@@ -6,6 +6,7 @@ Imports neither, so that `headrace doctor` can explain why there is none.
 from __future__ import annotations
 
 import importlib.metadata
+import resource
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,12 @@ from headrace.runtime.spark.settings import WORKING_VERSIONS
 OLDEST_PYTHON = (3, 11)
 DEPENDENCIES = {"pyarrow": "20", "msgspec": "0.20", "rocksdict": "0.3.27"}
 """What a worker needs, in the oldest version that Headrace is made for (as in pyproject.toml)."""
+
+# A JVM with Spark had 426 files open in a job of four tasks: jars, mostly. Each task has sockets to its worker and to
+# other tasks.
+_JVM_FILES = 512
+_TASK_FILES = 8
+_DRIVER_FILES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,8 @@ class Finding:
 
 
 def check_machine() -> list[Finding]:
-    """Check what can be checked without starting Spark: Python, Java, PySpark and the packages of a worker."""
-    findings = [_python(), _java(), _pyspark()]
+    """Check what can be checked without starting Spark: Python, Java, PySpark, limits, packages of a worker."""
+    findings = [_python(), _java(), _pyspark(), open_files()]
     findings.extend(_package(name, oldest) for name, oldest in DEPENDENCIES.items())
     return findings
 
@@ -65,6 +72,28 @@ def require_pyspark() -> None:
         raise UnsupportedSparkError(_refusal([finding]))
 
 
+def open_files(slots: int = 1) -> Finding:
+    """Whether processes of this user may open enough files for a JVM with so many tasks.
+
+    Without them Spark's JVM ends while it starts, and says nothing of the reason.
+    """
+    wanted = _JVM_FILES + _TASK_FILES * slots
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # A JVM raises its soft limit to the hard one by itself; this process does not.
+    unlimited = resource.RLIM_INFINITY
+    ok = (hard == unlimited or hard >= wanted) and (soft == unlimited or soft >= _DRIVER_FILES)
+    return Finding(
+        "Open files",
+        ok,
+        f"at most {_number(soft)}, and {_number(hard)} after ulimit -n" if soft != hard else f"at most {_number(soft)}",
+        f"{wanted} or more",
+        ""
+        if ok
+        else f"Raise the limit where the job starts: ulimit -n {wanted}. If the shell refuses, raise the hard limit "
+        "first (limits.conf, LimitNOFILE of systemd, ulimits of the container).",
+    )
+
+
 def is_working_version(version: str) -> bool:
     """Whether PySpark, or the Spark behind a session, is one that jobs are known to work with."""
     return version == WORKING_VERSIONS or version.startswith(WORKING_VERSIONS + ".")
@@ -73,6 +102,10 @@ def is_working_version(version: str) -> bool:
 def _refusal(wrong: Iterable[Finding]) -> str:
     lines = "\n".join(f"  {finding}" for finding in wrong)
     return f"The job cannot start:\n{lines}\nSee also: headrace doctor"
+
+
+def _number(limit: int) -> str:
+    return "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
 
 
 def _python() -> Finding:

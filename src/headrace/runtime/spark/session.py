@@ -29,7 +29,7 @@ from headrace.errors import ConfigurationError, SparkLostError
 from headrace.runtime.spark.errors import SparkDiedError, SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.java import find_java, launcher_home
 from headrace.runtime.spark.jvm import EXIT_ON_OUT_OF_MEMORY, SparkJvm, within
-from headrace.runtime.spark.machine import require_pyspark
+from headrace.runtime.spark.machine import open_files, require, require_pyspark
 from headrace.runtime.spark.pipelined import JavaObject, probe
 from headrace.runtime.spark.settings import (
     LOCAL_JVM_OPTIONS,
@@ -205,6 +205,7 @@ def obtain_session(
                 raise SparkSettingsError(mismatches)
             probe(active)
             return SparkHandle(active)
+        require([open_files(total_slots)])
         start = partial(_start, wanted, app_name, master or f"local[{total_slots}]")
         _own = _started(start)
         return _own.handle()

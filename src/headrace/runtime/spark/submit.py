@@ -41,6 +41,7 @@ _numbers = itertools.count(1)
 # Seconds between two looks at the free slots, and before a job that Spark refused is submitted again.
 _COUNT_AGAIN = 0.05
 _SUBMIT_AGAIN = 0.25
+_CANCEL_WITHIN_S = 2.0
 
 LevelFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -129,7 +130,9 @@ class SparkJob:
         context = self._handle.context._jsc
         if context is not None and not self.done.is_set():
             # Without a JVM there is nothing left to cancel, and the job's own thread reports the loss.
-            within(lambda: context.sc().cancelJobGroupAndFutureJobs(self.group), otherwise=None)
+            within(
+                lambda: context.sc().cancelJobGroupAndFutureJobs(self.group), otherwise=None, seconds=_CANCEL_WITHIN_S
+            )
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the job has ended; False if it has not after `timeout` seconds. Does not raise its error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from headrace.runtime.spark.machine import Finding, check_machine, require
 
 def test_this_machine_is_fit() -> None:
     findings = check_machine()
-    assert [finding.name for finding in findings] == ["Python", "Java", "PySpark", "pyarrow", "msgspec", "rocksdict"]
+    names = ["Python", "Java", "PySpark", "Open files", "pyarrow", "msgspec", "rocksdict"]
+    assert [finding.name for finding in findings] == names
     assert all(finding.ok for finding in findings), [str(finding) for finding in findings]
     require(findings)
 
@@ -54,4 +56,35 @@ def test_the_check_needs_neither_pyspark_nor_py4j() -> None:
         check=False,
         env={"PYTHONPATH": ":".join(path for path in sys.path if path), "PATH": "/usr/bin:/bin"},
     )
-    assert run.stdout.strip() == "6", run.stderr
+    assert run.stdout.strip() == "7", run.stderr
+
+
+def with_open_files(limit: int, code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))\n{code}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )
+
+
+def test_a_low_limit_of_open_files_is_a_finding_with_the_command() -> None:
+    code = "from headrace.runtime.spark.machine import open_files as f\nprint(f(4), f(4).ok, f(200))"
+    run = with_open_files(600, code)
+    assert run.stdout == (
+        "Open files: at most 600 True Open files: at most 600; wanted 2112 or more. Raise the limit where the job "
+        "starts: ulimit -n 2112. If the shell refuses, raise the hard limit first (limits.conf, LimitNOFILE of systemd,"
+        " ulimits of the container).\n"
+    ), run.stderr
+
+
+def test_spark_is_not_started_with_too_few_open_files() -> None:
+    code = "from headrace.runtime.spark.session import obtain_session\nobtain_session(None, 2, 1, 'few', None)"
+    run = with_open_files(256, code)
+    assert "PreflightError" in run.stderr
+    assert "Open files: at most 256; wanted 528 or more" in run.stderr
