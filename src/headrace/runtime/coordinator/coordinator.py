@@ -121,6 +121,7 @@ class Coordinator:
         self._fenced = False
         self._over = False
         self._lost: tuple[int, TaskLost] | None = None
+        self._spark_failed: tuple[int, SparkEnded] | None = None
         self._tick_at = self._now() + TICK_MS
 
     @property
@@ -146,6 +147,8 @@ class Coordinator:
             moments.append(wakeup)
         if self._lost is not None:
             moments.append(self._lost[0] + CAUSE_WAIT_MS)
+        if self._spark_failed is not None:
+            moments.append(self._spark_failed[0] + CAUSE_WAIT_MS)
         return max(0.0, (min(moments) - now) / 1_000)
 
     def on_time(self) -> Outcome | None:
@@ -154,6 +157,8 @@ class Coordinator:
         if now >= self._tick_at:
             self._tick_at = now + TICK_MS
             self._tick(now)
+        if self._spark_failed is not None and now >= self._spark_failed[0] + CAUSE_WAIT_MS:
+            return self._ended(self._failed(self._spark_failure(self._spark_failed[1])))
         if self._lost is not None and now >= self._lost[0] + CAUSE_WAIT_MS:
             return self._ended(self._failed(self._death(self._lost[1])))
         overdue = self._startup.overdue()
@@ -190,8 +195,8 @@ class Coordinator:
             case TaskLost():
                 if not self._released and self._lost is None:
                     self._lost = (self._now(), event)
-            case SparkEnded(_, error):
-                return self._on_spark_ended(error)
+            case SparkEnded():
+                return self._on_spark_ended(event)
             case FeedAdvanced(_, uid):
                 if uid not in self._looking:
                     self._looking.add(uid)
@@ -298,14 +303,28 @@ class Coordinator:
             self._on_sources(partial(self._ports.sources.discover, now), looked)
         self._ports.reporter.tick()
 
-    def _on_spark_ended(self, error: Exception | None) -> Outcome:
-        if self._released and error is None:
+    def _on_spark_ended(self, event: SparkEnded) -> Outcome | None:
+        if self._released and event.error is None:
             self._ports.reporter.tick()
             return Outcome(End.FINISHED)
         if self._lost is not None:
-            return self._failed(self._death(self._lost[1], error))
+            return self._failed(self._death(self._lost[1], event.error))
+        if self._startup.pids and event.error is not None and not self._released:
+            # The task's own report, or its closed connection, may be on its way and says more.
+            self._spark_failed = (self._now(), event)
+            return None
+        return self._failed(self._spark_failure(event))
+
+    def _spark_failure(self, event: SparkEnded) -> HeadraceError:
+        """Why Spark ended before any task was lost: by the task that Spark names, or else the first that was lost."""
+        lost = None if self._lost is None else self._lost[1]
+        if event.task is not None and (lost is None or lost.task != event.task):
+            lost = TaskLost(event.attempt, event.task, "its process ended")
+        if lost is not None and self._startup.pid(lost.task):
+            return self._death(lost, event.error)
+        error = event.error
         text = str(error) if error is not None else "the Spark job ended before the job did"
-        return self._failed(error if isinstance(error, HeadraceError) else TaskDiedError(text))
+        return error if isinstance(error, HeadraceError) else TaskDiedError(text)
 
     def _death(self, lost: TaskLost, spark: Exception | None = None) -> HeadraceError:
         level, slot = lost.task

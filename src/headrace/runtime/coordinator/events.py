@@ -69,6 +69,8 @@ class SparkEnded:
 
     attempt: AttemptId
     error: Exception | None
+    task: TaskId | None = None
+    """The task that Spark says failed first, where it says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,7 +296,8 @@ class Attempt:
 
     def _watch_spark(self) -> None:
         self._spark.join()
-        self._job.inbox.put(SparkEnded(self.number, self._spark.error))
+        failed = self._spark.failed_task
+        self._job.inbox.put(SparkEnded(self.number, self._spark.error, None if failed is None else TaskId(*failed)))
 
     def _tear_down(self, end: End) -> None:
         """Stop everything of this attempt. What does not stop in time is abandoned: it is fenced off, or harmless."""

@@ -36,12 +36,14 @@ _INSUFFICIENT = "CONCURRENT_SCHEDULER_INSUFFICIENT_SLOT"
 _CANCELLED = ("SPARK_JOB_CANCELLED", "cancelled part of cancelled job group", "cancelled because Spark")
 # "... Lost task 0.0 in stage 8.0 (TID 16) (host executor driver): org.apache.spark.SparkException: what happened"
 _LOST_TASK = re.compile(r"Lost task [^:]*\): (?:[\w.$]+: )?([^\n]+)")
+# "Job aborted due to stage failure: Task 1 in stage 8.0 failed 1 times, most recent failure: ..."
+_FAILED_TASK = re.compile(r"Task (\d+) in stage (\d+)\.\d+ failed")
 _numbers = itertools.count(1)
 
 # Seconds between two looks at the free slots, and before a job that Spark refused is submitted again.
 _COUNT_AGAIN = 0.05
 _SUBMIT_AGAIN = 0.25
-_CANCEL_WITHIN_S = 2.0
+_ANSWER_WITHIN_S = 2.0
 
 LevelFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
@@ -101,6 +103,8 @@ class SparkJob:
         moment: everything a task writes has to carry its attempt."""
         self.error: Exception | None = None
         """Why it failed; to be read once `done` is set. None if it ended well or was cancelled."""
+        self.failed_task: tuple[int, int] | None = None
+        """Level and slot of the task whose failure Spark reported, if it did; to be read once `done` is set."""
         self._cancelled = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -131,7 +135,7 @@ class SparkJob:
         if context is not None and not self.done.is_set():
             # Without a JVM there is nothing left to cancel, and the job's own thread reports the loss.
             within(
-                lambda: context.sc().cancelJobGroupAndFutureJobs(self.group), otherwise=None, seconds=_CANCEL_WITHIN_S
+                lambda: context.sc().cancelJobGroupAndFutureJobs(self.group), otherwise=None, seconds=_ANSWER_WITHIN_S
             )
 
     def join(self, timeout: float | None = None) -> bool:
@@ -152,6 +156,8 @@ class SparkJob:
             self._collect(cells)
         except Exception as error:
             self.error = self._explain(error)
+            if self.error is not None:
+                self.failed_task = self._named_in(str(error))
         finally:
             self.done.set()
 
@@ -187,6 +193,24 @@ class SparkJob:
                 raise self._insufficient() from refusal
             # The tasks of the attempt before give their slots back within moments.
             self._cancelled.wait(_COUNT_AGAIN if refusal is None else _SUBMIT_AGAIN)
+
+    def _named_in(self, report: str) -> tuple[int, int] | None:
+        """The task that this report of Spark names, which knows tasks by stage and partition."""
+        match = _FAILED_TASK.search(report)
+        stages: list[int] = within(self._stages, otherwise=list[int](), seconds=_ANSWER_WITHIN_S)
+        if match is None or int(match.group(2)) not in stages:
+            return None
+        return stages.index(int(match.group(2))), int(match.group(1))
+
+    def _stages(self) -> list[int]:
+        """The stage of each level."""
+        tracker = self._handle.context.statusTracker()
+        # A job that Spark refused for want of slots has stages as well; the last one ran.
+        job = max(tracker.getJobIdsForGroup(self.group))
+        info = tracker.getJobInfo(job)
+        # Spark numbers the stages of a job from its first level on.
+        stages = [] if info is None else sorted(info.stageIds)
+        return stages if len(stages) == len(self._levels) else []
 
     def _insufficient(self) -> InsufficientSlotsError:
         total, free = self._handle.total_slots(), self._handle.free_slots()
