@@ -91,8 +91,9 @@ def announce_and_wait(started: Path, release: Path, batches: Iterator[pa.RecordB
     yield from ()
 
 
-def announce_and_drain(started: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    started.write_text(str(os.getpid()))
+def announce_and_drain(started: Path, slot: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if task_attempt_number().partition_id == slot:
+        started.write_text(str(os.getpid()))
     yield from drain(batches)
 
 
@@ -175,18 +176,19 @@ def test_cancelling_a_job_before_spark_has_seen_it_is_enough(spark: SparkHandle,
     assert finish(job) is None
 
 
-def test_a_killed_worker_fails_the_job(spark: SparkHandle, pipe: Callable[[str], Path]) -> None:
+def test_a_killed_worker_fails_the_job_and_is_named(spark: SparkHandle, pipe: Callable[[str], Path]) -> None:
     source_started, sink_started = pipe("source"), pipe("sink")
     job = start(
         spark,
         LevelSpec(1, partial(announce_and_wait, source_started, pipe("never"))),
-        LevelSpec(1, partial(announce_and_drain, sink_started)),
+        LevelSpec(2, partial(announce_and_drain, sink_started, 1)),
     )
     source_started.read_text()
     os.kill(int(sink_started.read_text()), signal.SIGKILL)
     error = finish(job)
     assert isinstance(error, SparkJobError)
     assert "Python worker exited unexpectedly" in error.detail
+    assert job.failed_task == (1, 1)
 
 
 def test_an_exception_in_a_task_is_the_headline_of_the_error(spark: SparkHandle, pipe: Callable[[str], Path]) -> None:
