@@ -47,6 +47,7 @@ def run(settings: dict[str, Any]) -> int:
         # The program's own Spark, active in its process.
         os.environ["PYSPARK_PYTHON"] = sys.executable
         builder = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.executorEnv.PYTHONPATH", str(Path(__file__).parent))
         builder.config(map=spark_conf(4, 2)).getOrCreate()
     ledger_stream(env, Ledger(**settings["ledger"])).sink_to(LedgerSink(directory / "out")).uid("sink")
     with overriding(Overrides(master=settings.get("master"), take_over=settings.get("take_over", False))):

@@ -22,6 +22,8 @@ class CollectedResults:
         self._queues: dict[str, queue.SimpleQueue[Any]] = {}
         self._newest: dict[tuple[str, str, int], int] = {}
         """The newest checkpoint of each subtask whose results were taken. Whoever delivers them does so in order."""
+        self._elsewhere: dict[str, dict[tuple[str, str, int], int]] = {}
+        """The same by origin, where checkpoints have other numbers than the job's own."""
         self._lock = threading.Lock()
         self._ended = False
 
@@ -33,8 +35,11 @@ class CollectedResults:
         checkpoint_id: int,
         payload: bytes,
         pickles: RecordPickles = UNTYPED_PICKLES,
+        origin: str = "",
     ) -> None:
         """Records of one subtask and checkpoint; 0 stands for records that no checkpoint holds back.
+
+        `origin`: the history whose numbers of checkpoints these are; empty for the job's own.
 
         Tasks' connections call it, each on a thread of its own, and so does a recovery, perhaps at the same time: what
         comes first is in the queue as a whole before the next begins, so each subtask's order stays. `pickles`: what a
@@ -44,9 +49,10 @@ class CollectedResults:
         with self._lock:
             if checkpoint_id:
                 key = (collector, uid, subtask)
-                if checkpoint_id <= self._newest.get(key, 0):
+                newest = self._elsewhere.setdefault(origin, {}) if origin else self._newest
+                if checkpoint_id <= newest.get(key, 0):
                     return
-                self._newest[key] = checkpoint_id
+                newest[key] = checkpoint_id
             target = self._queue(collector)
             for value in values:
                 target.put(value)

@@ -117,6 +117,8 @@ class Restoration:
                             item.checkpoint_id,
                             payload_of(item, files),
                             self.pickles,
+                            # Another job's numbers say nothing of this one's, which may begin at 1.
+                            origin="" if self.metadata.history == history else self.metadata.history or "unknown",
                         )
             if not isinstance(node.factory, SinkFactory):
                 continue

@@ -25,3 +25,14 @@ def test_what_is_remembered_does_not_grow_with_the_checkpoints() -> None:
         results.take("all", "op", checkpoint_id % 2, checkpoint_id, BatchCodec().encode([]))
     assert sys.getsizeof(results._newest) < 1_000
     assert len(results._newest) == 2
+
+
+def test_numbers_of_another_history_do_not_hide_own_results() -> None:
+    results = CollectedResults()
+    for _ in range(2):
+        # A savepoint of another job is restored, twice: the second attempt begins from it again.
+        results.take("all", "op", 0, 50, BatchCodec().encode(["of the savepoint"]), origin="another history")
+    for checkpoint_id in (1, 50):
+        results.take("all", "op", 0, checkpoint_id, BatchCodec().encode([checkpoint_id]))
+    results.end()
+    assert list(results.iterate("all")) == ["of the savepoint", 1, 50]
