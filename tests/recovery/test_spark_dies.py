@@ -39,16 +39,25 @@ def until_gone(pids: list[int], timeout: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_the_job_goes_on_in_a_new_jvm_whenever_spark_dies(tmp_path: Path, programs: list[Program], faults: Any) -> None:
-    """While tasks open, then in a checkpoint, then in the restore from the one before: three failures and no more."""
-    faults.plan("task_open=hang#0.1", "after_upload=hang@3#1.0", "restore_file=hang#1.0")
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param(["after_upload=hang@3#1.0", "restore_file=hang#1.0"], id="in a checkpoint and in the restore"),
+        pytest.param(["task_open=hang#0.1"], id="while tasks open", marks=pytest.mark.slow),
+    ],
+)
+def test_the_job_goes_on_in_a_new_jvm_whenever_spark_dies(
+    tmp_path: Path, programs: list[Program], faults: Any, moments: list[str]
+) -> None:
+    """Each death is one failure, with its cause."""
+    faults.plan(*moments)
     ledger = Ledger(length=300, rate=2_000).holding_for(faults)
-    settings = {"directory": str(tmp_path), "ledger": asdict(ledger), "backend": "rocksdb", "restarts": 3}
+    settings = {"directory": str(tmp_path), "ledger": asdict(ledger), "backend": "rocksdb", "restarts": len(moments)}
     program = Program(settings, faults.environment())
     programs.append(program)
 
     old: list[int] = []
-    for nth in range(1, 4):
+    for nth in range(1, len(moments) + 1):
         until(lambda nth=nth: len(faults.happened) == nth, program)
         jvm = jvm_of(program)
         old += [pid for pid in program.tree() if pid != program.process.pid]
@@ -58,10 +67,11 @@ def test_the_job_goes_on_in_a_new_jvm_whenever_spark_dies(tmp_path: Path, progra
 
     assert program.finish() == 0, program.tail()
     assert ledger.problems(LedgerSink(tmp_path / "out").lines()) == []
-    assert program.status()["restarts"] == 3
+    assert program.status()["restarts"] == len(moments)
     until_gone(old)
 
 
+@pytest.mark.slow
 def test_a_job_in_the_programs_own_session_ends_with_the_cause_and_the_same_command_resumes(
     tmp_path: Path, programs: list[Program]
 ) -> None:
