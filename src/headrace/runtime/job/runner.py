@@ -31,7 +31,6 @@ from headrace.errors import (
 )
 from headrace.operators.factories import SinkFactory
 from headrace.plan.graph import JobPlan
-from headrace.plan.memory import need_of_job
 from headrace.plan.settings import ExternalizedCheckpointRetention, JobSettings
 from headrace.runtime.coordinator.events import Command, OwnershipLost, SavepointWanted
 from headrace.runtime.coordinator.inbox import Inbox
@@ -46,7 +45,6 @@ from headrace.runtime.job.going_back import point_of, refuse_going_back
 from headrace.runtime.job.interrupts import Interrupts
 from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.printer import STDOUT
-from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restarts import Positions, Restarts, positions_of
 from headrace.runtime.job.restoration import Restoration
@@ -54,7 +52,6 @@ from headrace.runtime.job.restore_check import check_restore
 from headrace.runtime.job.spark_application import SparkApplication
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
-from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle
 from headrace.runtime.task.local_directory import remove_abandoned
 
@@ -242,14 +239,11 @@ class JobRun:
         with contextlib.ExitStack() as owned:
             self._ending.step("starting Spark")
             spark = self._session(owned)
-            try:
-                if goes_by_the_jvm(storage):
-                    self._rehearse()
-                self._check(spark.handle)
-                self._ending.step("looking at the job's input and output")
-                self._ends.preflight(spark.handle)
-            except Exception as error:
-                raise spark.cause_of(error) from error
+            if goes_by_the_jvm(storage):
+                self._rehearse()
+            spark.check(self._advise)
+            self._ending.step("looking at the job's input and output")
+            self._ends.preflight(spark.handle)
             self._ending.step("acquiring the job's lease")
             self._own(owned)
             self._attempts(spark)
@@ -277,16 +271,6 @@ class JobRun:
         owned.callback(spark.stop)
         owned.callback(self._ending.stops_spark)
         return spark
-
-    def _check(self, handle: SparkHandle) -> None:
-        """What `headrace doctor` says of Spark stops the job here, or is told and leaves it be."""
-        need = need_of_job(self._plan, self._settings.backend)
-        findings = preflight(handle, self._plan.needed_slots, need, len(self._plan.beside_queries[:1]))
-        require(findings)
-        require(reach_of_executors(handle, self._settings.checkpointing.storage))
-        for finding in findings:
-            if finding.is_advice:
-                self._advise(str(finding))
 
     def _advise(self, text: str) -> None:
         self.board.event("advice", text=text)

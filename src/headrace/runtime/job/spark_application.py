@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import ConfigurationError, HeadraceError, SparkLostError, StorageError
 from headrace.plan.graph import JobPlan
+from headrace.plan.memory import need_of_job
 from headrace.plan.settings import JobSettings
 from headrace.runtime.job.exclusive_create import offer_exclusive_create
+from headrace.runtime.job.reach import reach_of_executors
 from headrace.runtime.spark.errors import SparkDiedError
+from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import obtain_session
 
 
@@ -18,10 +22,24 @@ class SparkApplication:
     def __init__(self, plan: JobPlan, settings: JobSettings, existing: Any | None, *, holds_frames: bool) -> None:
         """Obtain the application. `existing`: the program's own session. `holds_frames`: the job reads DataFrames,
         which belong to the application they were made in."""
+        self._plan = plan
         self._settings = settings
         self._holds_frames = holds_frames
         self.handle = obtain_session(existing, plan.needed_slots, plan.largest_level, settings.name, settings.master)
         self._equip()
+
+    def check(self, advise: Callable[[str], None]) -> None:
+        """Refuse the job for what `headrace doctor` says of Spark; `advise` gets what does not stop it."""
+        try:
+            need = need_of_job(self._plan, self._settings.backend)
+            findings = preflight(self.handle, self._plan.needed_slots, need, len(self._plan.beside_queries[:1]))
+            require(findings)
+            require(reach_of_executors(self.handle, self._settings.checkpointing.storage))
+        except Exception as error:
+            raise self.cause_of(error) from error
+        for finding in findings:
+            if finding.is_advice:
+                advise(str(finding))
 
     def loss(self) -> SparkDiedError | SparkLostError | None:
         """Why the application is gone; None while it is there. `SparkLostError` if it cannot be replaced."""

@@ -93,6 +93,8 @@ class SteadySpark:
 
     handle = None
 
+    def check(self, advise: Callable[[str], None]) -> None: ...
+
     def loss(self) -> None: ...
 
     def cause_of(self, error: Exception) -> Exception:
@@ -117,7 +119,6 @@ class Job:
         self.run.board.event_listeners.append(self.events.append)
         script: Any = self.run
         script._session = lambda owned: SteadySpark()
-        script._check = lambda handle: None
         script._new_attempt = self._attempt
         script._ends.preflight = lambda handle: None
         self.attempts: list[int] = []
