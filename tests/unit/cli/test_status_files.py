@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.cli.status import report_of
 from headrace.plan.settings import JobSettings
+from headrace.runtime.job import status_file
 from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.running_jobs import last_reports
 from headrace.runtime.job.status import CheckpointReport, JobStatus, StatusBoard, StatusReport
@@ -42,7 +46,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StatusBoard:
 
 
 def test_the_status_file_holds_what_a_watcher_needs(board: StatusBoard, tmp_path: Path) -> None:
-    attach_observers(board, SETTINGS)
+    job = attach(board)
     board.update(
         status=JobStatus.RUNNING,
         attempt=3,
@@ -53,6 +57,7 @@ def test_the_status_file_holds_what_a_watcher_needs(board: StatusBoard, tmp_path
         task_pids={"0.0": 4712},
         last_checkpoint=CheckpointReport(42, "checkpoint", 1_700_000_000_000, 110, 5_000, 400, 5, 3),
     )
+    end(job)
     file = tmp_path / "state" / "alerts.json"
     status = json.loads(file.read_text())
     wanted = {
@@ -85,7 +90,7 @@ def end(*jobs: list[Callable[[], None]]) -> None:
 
 
 def pids(state: Path) -> dict[str, int]:
-    return {path.name: json.loads(path.read_text())["pid"] for path in state.iterdir()}
+    return {path.name: json.loads(path.read_text())["pid"] for path in state.glob("*.json")}
 
 
 def test_of_two_live_jobs_of_one_id_each_keeps_a_file_of_its_own(board: StatusBoard, tmp_path: Path) -> None:
@@ -133,6 +138,33 @@ def test_of_many_jobs_that_start_at_once_each_has_its_own_file(board: StatusBoar
         assert sorted(found.values()) == list(range(8))
         assert set(found) == {"alerts.json", *(f"alerts.{number}.json" for number in range(2, 9))}
         end(*jobs)
+
+
+def test_a_state_directory_that_hangs_delays_neither_a_report_nor_the_end_of_the_job(
+    board: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_file, "FLUSH_S", 0.05)
+    job = attach(board)
+    hangs, answers = threading.Event(), threading.Event()
+    real = os.replace
+
+    def hang(*paths: Any) -> None:
+        hangs.set()
+        answers.wait()
+        real(*paths)
+
+    monkeypatch.setattr(os, "replace", hang)
+    try:
+        for read in range(1_000):
+            board.update(records_read=read)
+        assert hangs.wait(30)
+        end(job)
+    finally:
+        answers.set()
+    for thread in threading.enumerate():
+        if thread.name == "status-file":
+            thread.join(30)
+    assert json.loads((tmp_path / "state" / "alerts.json").read_text())["records_read"] == 999, "the newest is written"
 
 
 def test_of_an_ended_job_the_newest_report_of_that_name_is_shown(board: StatusBoard, tmp_path: Path) -> None:

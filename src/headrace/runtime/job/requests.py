@@ -34,8 +34,8 @@ import msgspec
 from headrace.errors import HeadraceError
 from headrace.runtime.control.wire import Connection, ConnectionLost
 from headrace.runtime.coordinator.savepoints import SavepointOrder
-from headrace.runtime.job.observers import state_directory
 from headrace.runtime.job.status import StatusBoard
+from headrace.runtime.job.status_file import state_directory
 
 REQUEST_TIMEOUT_S = 10.0
 """For the whole question, however slowly it arrives, and for each reply to be taken."""

@@ -16,7 +16,6 @@ import msgspec
 from headrace.errors import ConfigurationError, HeadraceError, JobControlError, SavepointError, StorageError, permanent
 from headrace.runtime.control.wire import Connection, ConnectionLost
 from headrace.runtime.coordinator.savepoints import Savepoint
-from headrace.runtime.job.observers import state_directory
 from headrace.runtime.job.requests import (
     SOCKET_NAME,
     AnyReply,
@@ -34,6 +33,7 @@ from headrace.runtime.job.requests import (
     machine,
     reachable,
 )
+from headrace.runtime.job.status_file import state_directory
 
 CONNECT_TIMEOUT_S = 10.0
 
