@@ -15,7 +15,7 @@ from ledger import Bookkeeper, Ledger, LedgerReader, LedgerSink, LedgerSource, l
 from programs import descendants_of
 from saboteurs import Saboteur, block_for_ever, raise_an_error
 
-from headrace import OutputTag, ProcessFunction, WatermarkStrategy
+from headrace import OutputTag, ProcessFunction, RestartStrategies, WatermarkStrategy
 from headrace.connectors.source import Boundedness, PollStatus, SourceBatch
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -260,7 +260,8 @@ def test_fifty_restarts_of_one_job_leave_no_threads_files_memory_or_workers_behi
     crashes = 50
     ledger = Ledger(length=200, faults=crashes, fault_log=str(marks))
     sink = LedgerSink(bench.directory / "out")
-    env = bench.env(interval=50, restarts=crashes)
+    env = bench.env(interval=50)
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(crashes, 20, same_record_limit=None))
     records = env.from_source(LedgerSource(ledger), EVENT_TIME, "ledger").uid("src")
     names = [str(marks / f"{i:02d}") for i in range(crashes)]
     hit = records.map(Saboteur(raise_an_error, lambda r: tuple(r) == (3, 150), names)).uid("hit")
