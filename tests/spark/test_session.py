@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -75,6 +76,34 @@ def test_an_application_that_a_job_holds_is_not_replaced_by_a_larger_one() -> No
     large = obtain_session(None, 5, 3, "large", None)
     assert large.total_slots() == 5
     large.stop()
+
+
+def left_in_jvm() -> tuple[int, int]:
+    """Monitors of Python workers, and sockets."""
+    jvm, pid = SparkContext._jvm, SparkContext._gateway.proc.pid
+    threads = [str(thread.getName()) for thread in jvm.java.lang.Thread.getAllStackTraces().keySet()]
+    sockets = 0
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            sockets += os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith("socket:")
+    return sum("Idle Worker Monitor" in name for name in threads), sockets
+
+
+def test_one_application_after_the_other_leaves_nothing_in_the_jvm() -> None:
+    def run_one() -> None:
+        handle = obtain_session(None, 1, 1, "one of many", None)
+        assert handle.context.parallelize([1], 1).map(lambda x: x + 1).collect() == [2]
+        handle.stop()
+
+    run_one()
+    _, sockets = left_in_jvm()
+    for _ in range(5):
+        run_one()
+    deadline = time.monotonic() + 60
+    # Threads and sockets of the last application end a moment after it.
+    while (left := left_in_jvm())[0] > 0 or left[1] > sockets:
+        assert time.monotonic() < deadline, f"{left[0]} monitors, {left[1]} sockets; {sockets} after the first"
+        time.sleep(0.1)
 
 
 def kill_jvm() -> None:

@@ -29,6 +29,7 @@ from headrace.errors import ConfigurationError, SparkLostError
 from headrace.runtime.spark.errors import SparkDiedError, SparkSettingsError, UnsupportedSparkError
 from headrace.runtime.spark.java import find_java, launcher_home
 from headrace.runtime.spark.jvm import EXIT_ON_OUT_OF_MEMORY, SparkJvm, within
+from headrace.runtime.spark.leftovers import release
 from headrace.runtime.spark.machine import open_files, require, require_pyspark
 from headrace.runtime.spark.pipelined import JavaObject, probe
 from headrace.runtime.spark.settings import (
@@ -172,7 +173,9 @@ class SparkHandle:
 
     def _end_application(self) -> None:
         if self._jvm.death() is None:
+            accumulator = self.context._javaAccumulator
             self.user_session.stop()
+            release(SparkContext._jvm, accumulator)
         else:
             self._jvm.forget(self.context)
 
