@@ -109,6 +109,11 @@ class CheckpointLifecycle:
         return tuple(sorted(checkpoint.checkpoint_id for checkpoint in self._open()))
 
     @property
+    def publishing_id(self) -> CheckpointId | None:
+        """The one whose metadata is being published."""
+        return None if self._publishing is None else self._publishing.checkpoint_id
+
+    @property
     def undecided_ids(self) -> tuple[CheckpointId, ...]:
         """Nobody knows whether these were published; their shared files are still needed."""
         return tuple(sorted(self._undecided))

@@ -76,6 +76,7 @@ class _Publication:
     metadata: CheckpointMetadata
     order: SavepointOrder | None
     triggered_ms: int
+    begun_ms: int
     shared: dict[TaskId, tuple[str, ...]]
     """Shared files by the task that named them: it alone may name them again without storing them."""
 
@@ -164,7 +165,7 @@ class Coordinator:
         overdue = self._startup.overdue()
         if overdue is not None:
             return self._ended(self._failed(overdue))
-        return self._ended(self._tell(facts.Tick()))
+        return self._ended(self._give_up_publications(now) or self._tell(facts.Tick()))
 
     def handle(self, event: Event) -> Outcome | None:
         """Take note of the event; how the attempt ended, if it did. What an older attempt left behind is dropped."""
@@ -205,9 +206,13 @@ class Coordinator:
             case FeedFailed(_, error):
                 return self._failed(error)
             case MetadataPublished(_, checkpoint_id):
-                return self._on_published(self._publications[checkpoint_id])
+                # One that was given up may exist all the same: its files stay, and a restart may find it.
+                if (publication := self._publications.get(checkpoint_id)) is not None:
+                    return self._on_published(publication)
             case PublicationFailed(_, checkpoint_id, error, unknown):
-                publication = self._publications.pop(checkpoint_id)
+                publication = self._publications.pop(checkpoint_id, None)
+                if publication is None:
+                    return None
                 if publication.order is not None:
                     publication.order.may_exist = unknown
                 failure = CheckpointFailure.STORAGE
@@ -454,7 +459,7 @@ class Coordinator:
             TaskId(s.level, s.slot): tuple(sorted(f.path for f in task_files(s) if f.shared and f.path))
             for s in action.snapshots
         }
-        publication = _Publication(metadata, order, action.triggered_ms, shared)
+        publication = _Publication(metadata, order, action.triggered_ms, self._now(), shared)
         self._publications[checkpoint_id] = publication
         self._executor.submit(Lane.PUBLISH, partial(self._publish_now, publication))
 
@@ -470,6 +475,19 @@ class Coordinator:
             unknown = isinstance(error, PublishOutcomeUnknownError)
             return PublicationFailed(number, metadata.checkpoint_id, error, unknown)
         return MetadataPublished(number, metadata.checkpoint_id)
+
+    def _give_up_publications(self, now: int) -> Outcome | None:
+        """Storage has not answered within the checkpoint's timeout: nobody knows whether it exists, or ever will."""
+        timeout_ms = self._attempt.lifecycle.timeout_ms
+        for checkpoint_id, publication in list(self._publications.items()):
+            if checkpoint_id == self._lifecycle.publishing_id and now - publication.begun_ms >= timeout_ms:
+                del self._publications[checkpoint_id]
+                detail = f"storage has not answered for {timeout_ms} ms while the metadata was being published"
+                timed_out = facts.PublishFailed(checkpoint_id, CheckpointFailure.TIMED_OUT, detail, unknown=True)
+                outcome = self._tell(timed_out)
+                if outcome is not None:
+                    return outcome
+        return None
 
     def _on_published(self, publication: _Publication) -> Outcome | None:
         metadata, order = publication.metadata, publication.order

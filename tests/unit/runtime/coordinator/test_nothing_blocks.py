@@ -319,6 +319,24 @@ def test_a_publication_that_ends_after_the_attempt_is_still_reported_and_nothing
     assert not world.triggered(2)
 
 
+def test_a_publication_that_storage_never_answers_is_a_failed_checkpoint_and_the_next_one_begins(world: World) -> None:
+    world.storage.answers.clear()
+    world.checkpoint(1)
+    assert world.passes(TIMEOUT_MS - 1) is None
+    assert world.failures == []
+    assert world.passes(1) is None
+    ((checkpoint_id, failure, detail),) = world.failures
+    assert (checkpoint_id, failure) == (1, CheckpointFailure.TIMED_OUT)
+    assert f"storage has not answered for {TIMEOUT_MS} ms" in detail
+
+    world.until(lambda: world.triggered(2))
+    world.acknowledge(2)
+    world.storage.answers.set()
+    world.until(lambda: world.completed == [2])
+    world.until(lambda: [ref.checkpoint_id for ref in world.directory.completed()] == [2])
+    assert len(world.failures) == 1, "what comes late of the first changes nothing"
+
+
 def test_a_checkpoint_whose_sources_do_not_answer_times_out_and_says_so(world: World) -> None:
     world.sources.answers.clear()
     assert world.passes(INTERVAL_MS) is None
