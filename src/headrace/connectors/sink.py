@@ -96,6 +96,10 @@ class Committer(ABC):
     that owns the directory, before `committed_since` and `attempt_starts`. Uncommitted output of another history
     belongs to another job of the same name, which may be running: leave it alone."""
 
+    knows_other_jobs: bool = False
+    """Whether `committed_since` may be asked about a job of another name: it tells what that job committed to the same
+    place, and reads only, because that job may be running."""
+
     @abstractmethod
     def commit(self, items: Sequence[bytes]) -> None:
         """Show these items, in order. May be called any number of times for the same item.

@@ -88,6 +88,9 @@ class WriteAheadSink(Sink):
 
     guarantee = SinkGuarantee.WRITE_AHEAD_UNMARKED
 
+    knows_other_jobs: bool = False
+    """Whether `committed_since` may be asked about a job of another name; see `Committer.knows_other_jobs`."""
+
     record_type: TypeLike | None = None
     """Type of the records, which chooses how they are kept in the checkpoint. None for plain Python values: numbers,
     text, bytes, dates, tuples, lists, dicts, rows. For a dataclass or NamedTuple, name it here."""
@@ -204,6 +207,7 @@ class WriteAheadCommitter(Committer):
         self._sink = sink
         self._opened = False
         self._operator: tuple[str, str] | None = None
+        self.knows_other_jobs = sink.knows_other_jobs
 
     def attempt_starts(self, job_id: str, uid: str, attempt: int, parallelism: int) -> None:
         self._operator = (job_id, uid)

@@ -267,6 +267,8 @@ def staging_at(path: PathLike) -> Staging:
 
 
 class _FileCommitter(TwoPhaseCommitter[FileTransaction]):
+    knows_other_jobs = True
+
     def __init__(self, sink: FileSink, live: set[str]) -> None:
         super().__init__(sink, live)
         self._staging = sink.staging

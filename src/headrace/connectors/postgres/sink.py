@@ -36,6 +36,7 @@ class PostgresSink(WriteAheadSink):
     """
 
     guarantee = SinkGuarantee.WRITE_AHEAD
+    knows_other_jobs = True
 
     def __init__(
         self,

@@ -255,6 +255,8 @@ class PostgresTwoPhaseSink(TwoPhaseCommitSink[PostgresTransaction]):
 
 
 class _Committer(TwoPhaseCommitter[PostgresTransaction]):
+    knows_other_jobs = True
+
     def __init__(self, sink: PostgresTwoPhaseSink, live: set[str]) -> None:
         self._own = copy.copy(sink)
         super().__init__(self._own, live)
