@@ -16,7 +16,7 @@ from checkpoints import published, timers_in
 from ledger import THE_END, Ledger, LedgerSink, LedgerSource, ledger_stream
 from programs import Program
 
-from headrace import KeyedProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
+from headrace import FileSink, KeyedProcessFunction, Types, ValueStateDescriptor, WatermarkStrategy
 from headrace.checkpoint.location import open_checkpoint
 from headrace.checkpoint.metadata.model import state_files
 from headrace.datastream.overrides import Overrides, overriding
@@ -105,6 +105,44 @@ def test_a_savepoint_is_moved_its_original_deleted_and_it_is_restored_twice(benc
         job.finish()
         assert shown.rest_is_exact(ledger)
         assert tree(moved) == before, "a restore wrote into the savepoint"
+
+
+class Files(Output):
+    """The same of files in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def lines(self) -> list[tuple[Any, ...]]:
+        files = sorted(self._folder.glob("*.jsonl"))
+        return [tuple(json.loads(line)) for file in files for line in file.read_text().splitlines()]
+
+
+def test_a_savepoint_is_restored_by_a_program_that_writes_files_to_another_folder(bench: Any, start: Any) -> None:
+    ledger, go = held(bench)
+
+    def launch(folder: str) -> Any:
+        env = bench.env(interval=50)
+        ledger_stream(env, ledger).map(list).sink_to(FileSink.json_lines(bench.directory / folder)).uid("files")
+        return start(env)
+
+    job = launch("old")
+    job.wait_for("checkpoint", lambda checkpoint: checkpoint["checkpoint_id"] >= 2)
+    path = job.client.trigger_savepoint(str(bench.directory / "saved")).result(180)
+    job.client.cancel().result(180)
+    before = set(Files(bench.directory / "old").lines())
+
+    release(go)
+    with overriding(Overrides(restore_from=path)):
+        job = launch("new")
+    job.finish()
+
+    assert not job.kinds("failure")
+    new = Files(bench.directory / "new")
+    assert new.rest_is_exact(ledger)
+    assert before <= set(Files(bench.directory / "old").lines()), "what is prepared is committed where it was prepared"
+    seen = [line for folder in ("old", "new") for line in Files(bench.directory / folder).lines()]
+    assert set(ledger.expected()) <= set(seen)
 
 
 def test_stopping_with_a_savepoint_commits_everything_before_it_and_the_next_start_goes_on_exactly_there(
