@@ -25,6 +25,8 @@ SMALL_PARTS = TransferOptions(part_bytes=64 * 1024, threads=3, first_delay_s=0.0
 
 
 class TestDirectory(CheckpointStorageContract):
+    keeps_directories = True
+
     @pytest.fixture
     def storage(self, tmp_path: Path) -> CheckpointStorage:
         return FileSystemCheckpointStorage(str(tmp_path / "store"))
@@ -40,6 +42,7 @@ class TestCoordinatorMemory(CheckpointStorageContract):
 
 class TestCoordinatorMemoryWithADirectory(CheckpointStorageContract):
     keeps_files = False
+    keeps_directories = True
 
     @pytest.fixture
     def storage(self, tmp_path: Path) -> CheckpointStorage:

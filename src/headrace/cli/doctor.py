@@ -120,6 +120,7 @@ def storage_finding(checkpoint_dir: str | None) -> Finding:
         probe = f"doctor-{secrets.token_hex(6)}"
         storage.create_exclusive(probe, b"headrace doctor")
         storage.delete(probe)
+        storage.check_exclusive_create()
     except StorageError as error:
         return Finding(name, False, str(error), wanted, "Make it writable, or choose another place.")
     except HeadraceError as error:

@@ -6,7 +6,7 @@
             return MyStorage("my://place")          # empty, and new for every test
 
 Pytest collects the tests from the subclass. `keeps_files` says whether state lies in files of its own: a storage
-that carries all state inside its handles sets it to False.
+that carries all state inside its handles sets it to False. `keeps_directories` is for what can be mounted.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class CheckpointStorageContract:
     """What every `CheckpointStorage` promises. The fixtures `storage` and `tmp_path` are pytest's to give."""
 
     keeps_files = True
+    keeps_directories = False
+    """Whether files lie in real directories, which can be missing: a mounted file system, not an object store."""
     largest = 300_000
     """Bytes of the largest file that is written; above the size of a part if a storage cuts files into parts."""
 
@@ -111,6 +113,27 @@ class CheckpointStorageContract:
         storage.delete_tree("chk-1")
         storage.delete_tree("chk-1")
         assert storage.list("") == ["chk-10/a"]
+
+    def test_names_are_listed_one_level_deep(self, storage: CheckpointStorage) -> None:
+        for path in ("job/run-1/attempt-1", "job/run-1/chk-1/a", "job/run-1/chk-10/b/c", "job/lease-4", "jobs/x"):
+            storage.create_exclusive(path, b"x")
+        assert list(storage.list_names("job")) == ["lease-4", "run-1/"]
+        assert list(storage.list_names("job", "lease-")) == ["lease-4"]
+        assert list(storage.list_names("job/run-1", "chk-1")) == ["chk-1/", "chk-10/"]
+        assert list(storage.list_names("job/run-1")) == ["attempt-1", "chk-1/", "chk-10/"]
+        assert list(storage.list_names("nowhere")) == []
+
+    def test_what_is_created_inside_a_directory_is_created_exclusively(self, storage: CheckpointStorage) -> None:
+        storage.create_exclusive("job/run-1/attempt-1", b"x")
+        storage.create_inside("job/run-1", "job/run-1/chk-1/_metadata", b"first")
+        with refused(AlreadyExistsError, "_metadata"):
+            storage.create_inside("job/run-1", "job/run-1/chk-1/_metadata", b"second")
+        assert storage.read("job/run-1/chk-1/_metadata") == b"first"
+        if not self.keeps_directories:
+            return
+        with refused(StorageError, "job/run-2"):
+            storage.create_inside("job/run-2", "job/run-2/chk-1/_metadata", b"x")
+        assert storage.list("") == ["job/run-1/attempt-1", "job/run-1/chk-1/_metadata"]
 
     def test_paths_that_leave_the_root_are_refused(self, storage: CheckpointStorage) -> None:
         for path in OUTSIDE:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
 
@@ -215,6 +215,16 @@ class ArrowCheckpointStorage(CheckpointStorage):
         infos = self._operations.run("list", f"{self.uri}/{directory}", lambda: filesystem.get_file_info(selector))
         names = (info.path[len(root) + 1 :] for info in infos if info.type == fs.FileType.File)
         return sorted(name for name in names if name.startswith(prefix))
+
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        from pyarrow import fs
+
+        filesystem, full, where = self._full(directory)
+        selector = fs.FileSelector(full, allow_not_found=True, recursive=False)
+        infos = self._operations.run("list", where, lambda: filesystem.get_file_info(selector))
+        kinds = {fs.FileType.File: "", fs.FileType.Directory: "/"}
+        names = (info.path.rstrip("/").rpartition("/")[2] + kinds.get(info.type, "") for info in infos)
+        return sorted(name for name in names if name.startswith(start))
 
     def delete(self, path: str) -> None:
         filesystem, full, where = self._full(path)

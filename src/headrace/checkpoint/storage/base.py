@@ -9,6 +9,7 @@ of your own should pass it.
 from __future__ import annotations
 
 import hashlib
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -110,6 +111,14 @@ class CheckpointStorage(ABC):
         After another `StorageError` the file may or may not be there: read back to decide.
         """
 
+    def create_inside(self, directory: str, path: str, data: bytes) -> None:
+        """Like `create_exclusive`, but only if `directory`, which lies above `path`, is there already.
+
+        A volume that is not mounted leaves an empty directory: nothing may be published into that. A store without
+        directories has nothing to look for, which is the default.
+        """
+        self.create_exclusive(path, data)
+
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
         """Write `path` whether it exists or not; readers see the old or the new bytes. For lease and status only."""
@@ -125,6 +134,16 @@ class CheckpointStorage(ABC):
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
         """Sorted paths of all files whose path starts with `prefix` (plain text: `a/b` finds `a/bc/d` too)."""
+
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        """Sorted names directly in `directory` that begin with `start`: a file as `name`, a directory as `name/`.
+
+        Empty if there is no such directory. Called every few seconds on directories with large trees below them, so
+        a storage should not list those trees. By default it does.
+        """
+        above = f"{check_path(directory)}/"
+        below = (path[len(above) :].partition("/") for path in self.list(above + start))
+        return sorted({name + slash for name, slash, _ in below})
 
     @abstractmethod
     def delete(self, path: str) -> None:
@@ -144,6 +163,25 @@ class CheckpointStorage(ABC):
         Called by a job before it starts Spark. By default nothing is known, and the first file tells.
         """
         return
+
+    def check_exclusive_create(self) -> None:
+        """Raise `ConfigurationError` if it is not certain that of two creators of one file the second is refused.
+
+        Called once at the start of a job, and by `headrace doctor`. By default a file is created twice, and removed.
+        """
+        probe = f"_probe-{secrets.token_hex(6)}"
+        self.create_exclusive(probe, b"headrace: the first")
+        try:
+            self.create_exclusive(probe, b"headrace: the second")
+        except AlreadyExistsError:
+            return
+        finally:
+            self.delete(probe)
+        raise ConfigurationError(
+            f"{self.location} creates a file that is there already, and reports success: it does not honour exclusive "
+            "creation (in S3: If-None-Match), without which two drivers could own one job. Update the store, or use "
+            "another one."
+        )
 
     def below(self, path: str) -> CheckpointStorage:
         """The directory `path` of this storage as a storage of its own, with the same settings. Nothing is opened.

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 from headrace.checkpoint.storage import posix
 from headrace.checkpoint.storage.base import INLINE_THRESHOLD, CheckpointStorage, FileStore
 from headrace.checkpoint.storage.filestore import FileSystemFileStore
+from headrace.checkpoint.storage.mounts import refuse_cached_lookups
 from headrace.checkpoint.storage.paths import check_path, check_prefix
 from headrace.errors import ConfigurationError
 
@@ -73,6 +74,12 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         with posix.storage_errors("create", target):
             posix.create_exclusive(target, data)
 
+    def create_inside(self, directory: str, path: str, data: bytes) -> None:
+        above, target = self._target(directory), self._target(path)
+        with posix.storage_errors("create", target):
+            posix.make_directory(target.parent, inside=above)
+        self.create_exclusive(path, data)
+
     def replace(self, path: str, data: bytes) -> None:
         target = self._target(path)
         with posix.storage_errors("replace", target):
@@ -98,6 +105,11 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         with posix.storage_errors("list", self.root / directory):
             names = sorted(posix.list_files(self.root / directory, start))
         return [f"{directory}/{name}" for name in names] if directory else names
+
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        target = self._target(directory)
+        with posix.storage_errors("list", target):
+            return sorted(posix.names_in(target, start))
 
     def delete(self, path: str) -> None:
         target = self._target(path)
@@ -128,6 +140,10 @@ class FileSystemCheckpointStorage(CheckpointStorage):
                 raise NotADirectoryError(errno.ENOTDIR, f"{nearest} is no directory")
             if not os.access(nearest, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, f"{nearest} cannot be written")
+
+    def check_exclusive_create(self) -> None:
+        # A link is exclusive by POSIX, on NFS too; what may deceive is the look for somebody else's file.
+        refuse_cached_lookups(self.root)
 
     def below(self, path: str) -> Self:
         other = copy.copy(self)

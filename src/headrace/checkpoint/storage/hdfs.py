@@ -48,6 +48,9 @@ class HdfsCheckpointStorage(ArrowCheckpointStorage):
     def list(self, prefix: str) -> list[str]:
         return [path for path in super().list(prefix) if not _is_aside(path)]
 
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        return [name for name in super().list_names(directory, start) if not _is_aside(name)]
+
     def unfinished(self, prefix: str) -> Sequence[str]:
         return [path for path in super().list(f"{check_path(prefix)}/") if _is_aside(path)]
 

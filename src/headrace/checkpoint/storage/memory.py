@@ -69,6 +69,10 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         if self._directory is not None:
             self._directory.check_writable()
 
+    def check_exclusive_create(self) -> None:
+        if self._directory is not None:
+            self._directory.check_exclusive_create()
+
     def create_exclusive(self, path: str, data: bytes) -> None:
         check_path(path)
         if self._directory is not None:
@@ -78,6 +82,12 @@ class JobManagerCheckpointStorage(CheckpointStorage):
             if path in self._files:
                 raise AlreadyExistsError(f"{path} exists already in coordinator memory; it was left as it is.")
             self._files[path] = bytes(data)
+
+    def create_inside(self, directory: str, path: str, data: bytes) -> None:
+        if self._directory is not None:
+            self._directory.create_inside(directory, path, data)
+            return
+        self.create_exclusive(path, data)
 
     def replace(self, path: str, data: bytes) -> None:
         check_path(path)
@@ -106,6 +116,11 @@ class JobManagerCheckpointStorage(CheckpointStorage):
             return self._directory.list(prefix)
         with self._lock:
             return sorted(path for path in self._files if path.startswith(prefix))
+
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        if self._directory is not None:
+            return self._directory.list_names(directory, start)
+        return super().list_names(directory, start)
 
     def delete(self, path: str) -> None:
         check_path(path)

@@ -53,16 +53,22 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def make_directory(path: Path) -> None:
-    """Create `path` and what is missing above it, 0700, each durable in its parent."""
+def make_directory(path: Path, *, inside: Path | None = None) -> None:
+    """Create `path` and what is missing above it, 0700, each durable in its parent.
+
+    `inside` must be there already: what is missing of it, or above it, is not made.
+    """
     missing = []
     at = path
     while not at.is_dir():
+        if at == inside:
+            raise StorageError(f"{at} is not there: is the volume mounted? It is not created by this.")
         missing.append(at)
         if at.parent == at:
             break
         at = at.parent
     for directory in reversed(missing):
+        # Each by itself, never with parents: one that has gone since fails here.
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
         sync_directory(directory.parent)
@@ -203,3 +209,14 @@ def list_files(directory: Path, start: str) -> Iterator[str]:
                 yield f"{entry.name}/{below}"
         else:
             yield entry.name
+
+
+def names_in(directory: Path, start: str) -> Iterator[str]:
+    """Names directly in `directory` that begin with `start`, those of directories with a slash behind them."""
+    try:
+        entries = list(os.scandir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.name.startswith(start) and not entry.name.startswith(TEMPORARY):
+            yield f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name

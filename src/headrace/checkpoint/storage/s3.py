@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -192,6 +192,21 @@ class S3CheckpointStorage(ArrowCheckpointStorage):
             return sorted(key[len(start) :] for key in keys if not key.endswith("/"))
 
         return self._ask("list", prefix, look)
+
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        above = f"{self._key(directory)}/"
+
+        def look(client: Any) -> list[str]:
+            pages = client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=above + start, Delimiter="/"
+            )
+            names: set[str] = set()
+            for page in pages:
+                names.update(item["Key"][len(above) :] for item in page.get("Contents", ()))
+                names.update(item["Prefix"][len(above) :] for item in page.get("CommonPrefixes", ()))
+            return sorted(names - {""})
+
+        return self._ask("list", directory, look)
 
     def delete(self, path: str) -> None:
         key = self._key(path)
