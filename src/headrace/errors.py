@@ -19,6 +19,7 @@ HeadraceError
 ├── SavepointError              a savepoint that was asked for did not complete
 ├── StorageError                checkpoint storage refused or failed
 ├── RestoreError *              a checkpoint cannot be restored as asked
+│   ├── CheckpointLostError *   the checkpoint that was published last is gone
 │   ├── CommittedOutputError *  a sink has shown output from behind it already
 │   ├── DamagedCheckpointError *
 │   └── UnsupportedFormatError *
@@ -266,6 +267,13 @@ class RestoreError(HeadraceError):
     """A checkpoint cannot be restored into this program as asked; nothing was read from any source."""
 
     recovery = permanent("neither the checkpoint nor the program changes between attempts")
+
+
+class CheckpointLostError(RestoreError):
+    """The checkpoint that was published last is gone, so a start would go back to older state than was committed.
+    Put it back, choose a checkpoint with --from, or begin with nothing with --fresh."""
+
+    recovery = permanent("a file that is gone does not come back by itself; a person can choose another checkpoint")
 
 
 class CommittedOutputError(RestoreError):

@@ -15,10 +15,14 @@ import time
 
 import msgspec
 
+from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lease import Lease
 from headrace.checkpoint.location import OpenedCheckpoint, open_checkpoint
+from headrace.checkpoint.metadata.model import files_of
+from headrace.checkpoint.needed import needed_of
 from headrace.checkpoint.savepoint import CLAIM_FILE, SavepointDirectory
 from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError
+from headrace.checkpoint.storage.paths import SharedName
 from headrace.errors import ConfigurationError, RestoreError
 
 
@@ -70,12 +74,21 @@ def remove_claimed(opened: OpenedCheckpoint) -> None:
         SavepointDirectory(opened.storage).dispose()
         return
     storage, folder = opened.storage, opened.inside
+    job_id, run, checkpoint = folder.split("/")
+    directory = JobDirectory(storage, job_id)
+    directory.look_at(int(run.removeprefix("run-")))
+    before = directory.survey()
+    own = int(checkpoint.removeprefix("chk-"))
     storage.delete(f"{folder}/_metadata")
     storage.delete_tree(folder)
-    run = folder.rpartition("/")[0]
-    if not any(path.endswith("/_metadata") for path in storage.list(f"{run}/chk-")):
-        # Shared files belong to all checkpoints of that run; the last one takes them along.
-        storage.delete_tree(f"{run}/shared")
+    if before.damage is not None or Lease(storage, job_id).owner() is not None:
+        return  # its job, which may be this one, collects its shared files itself
+    # Shared files belong to all checkpoints of that run: those go that none of the others needs.
+    others = tuple(c for c in before.published if c.checkpoint_id != own)
+    needed = needed_of(others, {c.checkpoint_id for c in others})
+    for path in sorted(files_of(opened.metadata)):
+        if SharedName.of(path) is not None and not needed.spares_shared(path):
+            storage.delete(path)
 
 
 def dispose_savepoint(path: str, *, force: bool = False) -> OpenedCheckpoint:

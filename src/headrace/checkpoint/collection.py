@@ -4,7 +4,8 @@
     unfinished     a half-written file of a process that died
     superseded     a checkpoint that was published by an attempt which had been replaced, with its files
 
-Only `chk-*` and `shared` of a run are looked at: whatever else lies in a job's directory belongs to somebody else.
+What must stay is decided by the rule in `needed.py`. Only `chk-*` and `shared` of a run are looked at: whatever else
+lies in a job's directory belongs to somebody else.
 
 Removing is safe against drivers that are alive, paused or about to start, in this order:
 
@@ -16,21 +17,18 @@ Removing is safe against drivers that are alive, paused or about to start, in th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from enum import Enum
 
 import msgspec
 
 from headrace import failpoints
-from headrace.checkpoint.job_directory import JobDirectory
+from headrace.checkpoint.job_directory import ENDED, JobDirectory
 from headrace.checkpoint.lease import Lease, LeaseRecord
-from headrace.checkpoint.metadata.codec import files_of
+from headrace.checkpoint.metadata.model import files_of
 from headrace.checkpoint.places import METADATA, JobPlace
 from headrace.checkpoint.storage.base import CheckpointStorage, MissingFileError
-
-_CHECKPOINT_FILE = re.compile(r"chk-(?P<checkpoint>\d{1,18})/.+")
-_SHARED_FILE = re.compile(r"shared/.+")
+from headrace.checkpoint.survey import Survey
 
 
 class Why(Enum):
@@ -75,10 +73,21 @@ def audit(job: JobPlace) -> Audit:
     needed = 0
     garbage: list[Garbage] = []
     kept_back: list[str] = []
-    for run in [job.run] if job.run is not None else directory.runs():
+    surveys: list[Survey] = []
+    for run in directory.runs():
         directory.look_at(run)
-        found = _RunAudit(directory, job.storage, f"{job.job_id}/run-{run:06d}")
-        needed += len(found.needed)
+        surveys.append(directory.survey())
+    if surveys and ENDED not in surveys[-1].names:
+        surveys[-1].completed()  # what a start would refuse is refused here: nobody knows what it needs
+    for survey in surveys:
+        if job.run not in (None, survey.run):
+            continue
+        if survey.damage is not None:
+            raise survey.damage
+        # A later run may have begun from a checkpoint of this one.
+        chosen = frozenset().union(*(other.lineage.chosen_in(survey.run) for other in surveys))
+        found = _RunAudit(survey, chosen, job.storage, f"{job.job_id}/run-{survey.run:06d}")
+        needed += len(found.needed.files)
         garbage += found.garbage()
         kept_back += found.kept_back
     return Audit(job.job_id, needed, tuple(garbage), tuple(kept_back))
@@ -107,57 +116,50 @@ def _fence(job: JobPlace) -> None:
     if directory.open_run() not in directory.runs():
         return  # every run has ended: there is no driver left to be fenced off
     attempt = directory.claim_attempt()
-    newest = directory.newest()
+    survey = directory.survey()
+    newest = survey.newest()
     # What the last attempt started from outside this run is still what the next one needs.
-    source = "" if newest is not None else directory.restored_source()
+    source = "" if newest is not None else survey.lineage.source
     directory.record_restored(attempt, None if newest is None else newest.checkpoint_id, source)
 
 
 class _RunAudit:
-    """One run: what its checkpoints name, and the rest."""
+    """One run: what must stay, and the rest."""
 
-    def __init__(self, directory: JobDirectory, storage: CheckpointStorage, home: str) -> None:
+    def __init__(self, survey: Survey, chosen: frozenset[int], storage: CheckpointStorage, home: str) -> None:
         self._storage = storage
         self._home = home
-        self.needed: set[str] = set()
-        self.kept_back: list[str] = []
-        self._superseded: set[str] = set()
-        self._damaged: set[int] = set()
-        restored_from = directory.restored_ids()
-        for checkpoint in directory.published():
-            if checkpoint.metadata is None:
-                self._damaged.add(checkpoint.checkpoint_id)
-                self.needed.add(checkpoint.path)
-                self.kept_back.append(
-                    f"{checkpoint.path} is damaged: its files and all shared files of the run are kept, because it "
-                    "may name them"
-                )
-                continue
-            named = {checkpoint.path, *files_of(checkpoint.metadata)}
-            # One that an attempt started from by hand is somebody's choice, whether it counts or not.
-            if checkpoint.counts or checkpoint.checkpoint_id in restored_from:
-                self.needed |= named
-            else:
-                self._superseded |= named
+        self._folders = [name for name in survey.names if name.startswith("chk-")]
+        self.needed = survey.needed(chosen)
+        self._superseded = {
+            path
+            for checkpoint in survey.published
+            if checkpoint.metadata is not None
+            for path in (checkpoint.path, *files_of(checkpoint.metadata))
+        }
+        self.kept_back = [
+            f"{checkpoint.path} is damaged: its files, and shared files that were there when it was taken, are kept, "
+            "because it may name them"
+            for checkpoint in survey.published
+            if checkpoint.checkpoint_id in self.needed.damaged
+        ]
 
     def garbage(self) -> Iterator[Garbage]:
         """Every file of the run that nothing needs, in order of path."""
-        for start in ("chk-", "shared/"):
-            for path in self._storage.list(f"{self._home}/{start}"):
-                if path not in self.needed and not self._may_be_named(path):
-                    yield from self._item(path, Why.SUPERSEDED if path in self._superseded else Why.UNNAMED)
+        for folder in self._folders:
+            if int(folder[4:].rstrip("/")) in self.needed.damaged:
+                continue
+            for path in self._storage.list(f"{self._home}/{folder.rstrip('/')}/"):
+                if path not in self.needed.files:
+                    yield from self._item(path)
+        for path in self._storage.list(f"{self._home}/shared/"):
+            if not self.needed.spares_shared(path):
+                yield from self._item(path)
         for path in self._storage.unfinished(self._home):
             yield from self._item(path, Why.UNFINISHED)
 
-    def _may_be_named(self, path: str) -> bool:
-        """Whether a damaged checkpoint might need it."""
-        name = path.removeprefix(f"{self._home}/")
-        match = _CHECKPOINT_FILE.fullmatch(name)
-        if match is not None:
-            return int(match["checkpoint"]) in self._damaged
-        return bool(self._damaged) and _SHARED_FILE.fullmatch(name) is not None
-
-    def _item(self, path: str, why: Why) -> Iterator[Garbage]:
+    def _item(self, path: str, why: Why | None = None) -> Iterator[Garbage]:
+        why = why or (Why.SUPERSEDED if path in self._superseded else Why.UNNAMED)
         try:
             yield Garbage(path, self._storage.size(path), why)
         except MissingFileError:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.checkpoint.control_files import DamagedRecordError, decode_record, encode_record
 from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError
 from headrace.clocks import SYSTEM_CLOCKS, Clocks
 from headrace.errors import FencedError, JobOwnedError, StorageError
@@ -39,6 +40,14 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     renewed_ms: int
     """By the wall clock, since others read it."""
     released: bool = False
+
+
+def decode_lease(data: bytes) -> LeaseRecord:
+    """The contents of a lease file; `DamagedRecordError` if they are not what was written."""
+    try:
+        return msgspec.convert(decode_record(data, LeaseRecord.__struct_fields__), LeaseRecord)
+    except msgspec.ValidationError as error:
+        raise DamagedRecordError(str(error)) from None
 
 
 class Lease:
@@ -84,18 +93,35 @@ class Lease:
             raise self._owned_by(current)
 
     def renew(self) -> None:
-        """Show that the owner lives. Cheap when called more often than needed; `FencedError` if it was taken over."""
+        """Show that the owner lives. Cheap when called more often than needed.
+
+        `FencedError` if somebody else took over, `StorageError` if storage is away: the caller goes on and tries again.
+        """
         if not self._generation:
             raise ValueError("acquire() comes first")
         if self._clocks.steady_ms() - self._renewed_at < RENEW_MS:
             return
         newest, other = self._current()
-        if newest != self._generation or other is None or other.owner != self._owner:
+        if newest < self._generation and (other is None or self._is_free(other)):
+            self._restore_missing()
+            return
+        if newest > self._generation or (other is not None and other.owner != self._owner):
             raise FencedError(
                 f"Job {self._job_id} was taken over"
                 + (f" by process {other.pid} on {other.host}." if other is not None else ".")
             )
+        # One that cannot be read but has our number is ours, damaged: written anew it is whole again.
         self._storage.replace(self._path(self._generation), self._record())
+
+    def _restore_missing(self) -> None:
+        """Our file is gone, and nobody took over: somebody removed it, or storage is not what it was."""
+        if not self._storage.list_names(self._job_id, "run-"):
+            raise StorageError(
+                f"{self._storage.location} does not hold this job's own files: {self._path(self._generation)} is "
+                "missing. Is the volume mounted?"
+            )
+        with contextlib.suppress(AlreadyExistsError):  # the next renewal sees who was faster
+            self._storage.create_inside(self._job_id, self._path(self._generation), self._record())
 
     def release(self) -> None:
         """Give it up, so that the next start need not wait. Harmless if it was taken over or never acquired."""
@@ -116,12 +142,13 @@ class Lease:
                 return 0, None
             with contextlib.suppress(MissingFileError):
                 try:
-                    return newest, msgspec.json.decode(self._storage.read(self._path(newest)), type=LeaseRecord)
-                except msgspec.MsgspecError:
+                    return newest, decode_lease(self._storage.read(self._path(newest)))
+                except DamagedRecordError:
                     return newest, None
 
     def _generations(self) -> list[int]:
-        numbers = (path.rpartition("-")[2] for path in self._storage.list(f"{self._job_id}/lease-"))
+        names = self._storage.list_names(self._job_id, "lease-")
+        numbers = (name.removeprefix("lease-") for name in names)
         return [int(number) for number in numbers if number.isascii() and number.isdigit()]
 
     def _is_free(self, record: LeaseRecord) -> bool:
@@ -140,17 +167,16 @@ class Lease:
 
     def _record(self, released: bool = False) -> bytes:
         self._renewed_at = self._clocks.steady_ms()
-        return msgspec.json.encode(
-            LeaseRecord(
-                owner=self._owner,
-                pid=os.getpid(),
-                host=socket.gethostname(),
-                machine=_machine(),
-                process=_process(os.getpid()),
-                renewed_ms=self._clocks.wall_ms(),
-                released=released,
-            )
+        record = LeaseRecord(
+            owner=self._owner,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            machine=_machine(),
+            process=_process(os.getpid()),
+            renewed_ms=self._clocks.wall_ms(),
+            released=released,
         )
+        return encode_record(msgspec.structs.asdict(record))
 
     def _path(self, generation: int) -> str:
         return f"{self._job_id}/lease-{generation:06d}"

@@ -62,15 +62,18 @@ class JobPlace:
     run: int | None = None
     """None: all runs."""
 
-    def checkpoints(self) -> list[FoundCheckpoint]:
-        """Everything published in its runs, oldest first, then the savepoints that lie beside them."""
+    def checkpoints(self, *, although_damaged: bool = False) -> list[FoundCheckpoint]:
+        """Everything published in its runs, oldest first, then the savepoints that lie beside them.
+
+        Raises if the records that say which of them count are damaged, unless `although_damaged`.
+        """
         directory = JobDirectory(self.storage, self.job_id)
         found: list[FoundCheckpoint] = []
         for run in [self.run] if self.run is not None else directory.runs():
             directory.look_at(run)
             found += [
                 FoundCheckpoint(_shown(self.storage, checkpoint.path), self.storage, checkpoint, run)
-                for checkpoint in directory.published()
+                for checkpoint in (directory.survey().published if although_damaged else directory.published())
             ]
         return found if self.run is not None else found + self._savepoints()
 
@@ -95,9 +98,10 @@ class Place:
     single: tuple[FoundCheckpoint, ...] = ()
     """The checkpoint or savepoint that the path names itself, or the savepoints of a directory."""
 
-    def checkpoints(self) -> list[FoundCheckpoint]:
-        """All of them, job by job, oldest first."""
-        return [found for job in self.jobs for found in job.checkpoints()] + list(self.single)
+    def checkpoints(self, *, although_damaged: bool = False) -> list[FoundCheckpoint]:
+        """All of them, job by job, oldest first; see `JobPlace.checkpoints`."""
+        of_jobs = [found for job in self.jobs for found in job.checkpoints(although_damaged=although_damaged)]
+        return of_jobs + list(self.single)
 
     def one(self) -> FoundCheckpoint:
         """The checkpoint that the path means: itself, or the newest that counts of its one job."""
@@ -149,7 +153,7 @@ def _checkpoint(match: re.Match[str], path: str) -> FoundCheckpoint:
     wanted = int(match["checkpoint"])
     try:
         found = next((c for c in job.checkpoints() if c.checkpoint.checkpoint_id == wanted), None)
-    except StorageError:
+    except (StorageError, RestoreError):
         # The records of attempts are damaged or gone: the checkpoint can be looked at all the same.
         return _alone(storage, f"{match['job']}/run-{match['run']}/chk-{match['checkpoint']}/{METADATA}", path, job.run)
     if found is None:

@@ -17,14 +17,19 @@ class PublishOutcomeUnknownError(StorageError):
     recovery = retry("the next attempt reads what was published")
 
 
-def publish_exclusively(storage: CheckpointStorage, path: str, data: bytes) -> None:
+def publish_exclusively(storage: CheckpointStorage, path: str, data: bytes, *, inside: str = "") -> None:
     """Create `path` with `data`; after an error, read back to learn what happened.
+
+    `inside`: a directory that must be there already.
 
     Returns: it is there, and it is ours. `PublishOutcomeUnknownError`: nobody knows. Another `StorageError`: it
     is not there, or somebody else's is.
     """
     try:
-        storage.create_exclusive(path, data)
+        if inside:
+            storage.create_inside(inside, path, data)
+        else:
+            storage.create_exclusive(path, data)
     except DurabilityUnknownError as error:
         # It can be read now and be gone after a power loss: too little to commit output on.
         raise PublishOutcomeUnknownError(f"Whether {path} was published is not known: {error}") from error

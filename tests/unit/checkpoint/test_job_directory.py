@@ -297,8 +297,13 @@ def test_a_damaged_record_of_an_attempt_is_a_typed_error(storage: CheckpointStor
     directory, attempt, _ = recover(storage)
     directory.publish(metadata(1, attempt))
     storage.replace(f"{RUN}/restored-000001", record)
-    with pytest.raises(StorageError, match=r"restored-000001 is damaged.*--from"):
+    with pytest.raises(DamagedCheckpointError, match=r"restored-000001 is damaged.*--from"):
         directory.newest()
+    # The way out is not blocked by it.
+    again, second = start(storage)
+    again.record_restored(second, None, source="file:///savepoints/s1")
+    assert again.newest() is None
+    assert again.next_checkpoint_id() == 2
 
 
 @pytest.mark.parametrize("job_id", ["", "..", "a/b", ".hidden", "a b", "x" * 201])
@@ -454,7 +459,12 @@ def test_cancelling_without_retention_removes_every_checkpoint_but_not_the_histo
     stored(storage, f"{directory.prefix_for(2, attempt)}/aborted")
     directory.delete_checkpoints()
     directory.end("CANCELED")
-    assert storage.list("job/") == [f"{RUN}/_ended", f"{RUN}/attempt-000001", f"{RUN}/restored-000001"]
+    assert storage.list("job/") == [
+        f"{RUN}/_ended",
+        f"{RUN}/attempt-000001",
+        f"{RUN}/published-000001-000001",
+        f"{RUN}/restored-000001",
+    ]
 
 
 # Savepoints

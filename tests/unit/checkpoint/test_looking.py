@@ -402,4 +402,5 @@ def test_every_file_is_accounted_for_after_many_checkpoints_with_drops(
     named = set().union(*map(files_of, kept))
     metadata = {f"{JOB}/run-000001/chk-{one.checkpoint_id:06d}/_metadata" for one in kept}
     records = {f"{JOB}/run-000001/attempt-000001", f"{JOB}/run-000001/restored-000001"}
+    records |= {f"{JOB}/run-000001/published-000001-{one.checkpoint_id:06d}" for one in kept}
     assert on_disk == named | metadata | records

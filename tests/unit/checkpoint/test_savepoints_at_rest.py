@@ -17,7 +17,7 @@ from headrace.checkpoint.savepoint import SavepointDirectory, savepoint_location
 from headrace.checkpoint.storage.base import storage_for
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.checkpoint.storage.memory import JobManagerCheckpointStorage
-from headrace.errors import ConfigurationError, RestoreError, StorageError
+from headrace.errors import CheckpointLostError, ConfigurationError, RestoreError, StorageError
 
 
 @pytest.fixture
@@ -137,7 +137,8 @@ def test_claiming_a_checkpoint_of_a_job_that_runs_is_refused(tmp_path: Path) -> 
     lease.release()
     claim(opened, "ebb", storage)
     remove_claimed(opened)
-    assert job.newest() is None
+    with pytest.raises(CheckpointLostError, match=r"Checkpoint 1 .* is gone"):
+        job.newest()
 
 
 def test_a_read_only_savepoint_is_opened_without_writing_a_byte(savepoint: Path) -> None:
