@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from careless_s3 import careless_s3
 from click.testing import CliRunner
 from golden_jobs import JOB, Publisher, Shape, expected_contents, job, restored
 from pyarrow import fs
 from s3 import S3Server, running_s3
 
+from headrace import StreamExecutionEnvironment
 from headrace.checkpoint.lease import Lease
 from headrace.checkpoint.metadata.codec import files_of
 from headrace.checkpoint.storage.arrow import ArrowCheckpointStorage
@@ -23,8 +25,10 @@ from headrace.checkpoint.storage.arrow_files import ArrowFileStore
 from headrace.checkpoint.storage.base import AlreadyExistsError, MissingFileError, storage_for
 from headrace.checkpoint.storage.operations import Operations, StorageTimeoutError, TransferOptions
 from headrace.checkpoint.storage.s3 import S3CheckpointStorage
+from headrace.cli.doctor import storage_finding
 from headrace.cli.main import main
 from headrace.errors import ConfigurationError, FencedError, JobOwnedError, StorageError
+from headrace.runtime.job.runner import JobRun
 
 PREFIX = "job/run-000001/chk-000007/attempt-000003"
 QUICK = TransferOptions(attempts=3, first_delay_s=0, part_bytes=10_000, threads=3)
@@ -306,3 +310,41 @@ def test_a_store_without_exclusive_create_is_refused_before_anything_is_written(
     assert isinstance(storage, ArrowCheckpointStorage)
     with pytest.raises(ConfigurationError, match="register_exclusive_create"):
         storage.create_exclusive("job/attempt-000001", b"")
+
+
+# Exclusive creation
+
+
+def test_a_store_that_honours_conditional_puts_is_taken_and_nothing_is_left_in_it(bucket: str) -> None:
+    storage = S3CheckpointStorage(f"{bucket}/checkpoints")
+    storage.check_exclusive_create()
+    assert storage_finding(f"{bucket}/checkpoints").ok
+    assert storage.list("") == []
+
+
+def test_a_store_that_ignores_conditional_puts_is_refused_by_name_at_the_start_and_by_doctor(
+    bucket: str, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with careless_s3(server) as careless:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", careless.endpoint_url)
+        storage = S3CheckpointStorage(f"{bucket}/checkpoints")
+        storage.create_exclusive("a", b"1")
+        storage.create_exclusive("a", b"2")  # as careless as it says
+        storage.delete("a")
+        with pytest.raises(ConfigurationError, match=rf"{bucket}/checkpoints .*If-None-Match"):
+            storage.check_exclusive_create()
+        finding = storage_finding(f"{bucket}/checkpoints")
+        assert not finding.ok
+        assert "If-None-Match" in finding.found
+        assert storage.list("") == []
+
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.enable_checkpointing(1_000)
+        env.get_checkpoint_config().set_checkpoint_storage(storage)
+        env.from_collection([1]).print()
+        plan, settings = env.build("job")
+        run = JobRun(plan, settings, None)
+        run.start()
+        with pytest.raises(ConfigurationError, match="If-None-Match"):
+            run.result.result(60)
+        assert storage.list("") == []

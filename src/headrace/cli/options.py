@@ -38,7 +38,12 @@ _DECORATORS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--allow-duplicates",
         is_flag=True,
-        help="With --from: begin from it although sinks have committed newer output, which is then written again.",
+        help="Start although sinks have committed newer output than the checkpoint has: it is written again.",
+    ),
+    click.option(
+        "--fresh",
+        is_flag=True,
+        help="Begin a new run from the very beginning. Checkpoints of the job stay where they are, unused.",
     ),
     click.option(
         "--allow-pickle",
@@ -63,6 +68,8 @@ def overrides_from(given: dict[str, Any]) -> Overrides:
     """The overrides that these parameters of a command stand for."""
     if given["claim"] and given["restore_from"] is None:
         raise click.UsageError("--claim goes with --from: it says whose the checkpoint is that the job begins from.")
+    if given["fresh"] and given["restore_from"] is not None:
+        raise click.UsageError("--fresh restores nothing, so it cannot be combined with --from.")
     return Overrides(
         parallelism=given["parallelism"],
         checkpoint_dir=given["checkpoint_dir"],
@@ -75,4 +82,5 @@ def overrides_from(given: dict[str, Any]) -> Overrides:
         allow_non_restored=given["allow_non_restored"],
         allow_duplicates=given["allow_duplicates"],
         allow_pickle=given["allow_pickle"],
+        fresh=given["fresh"],
     )

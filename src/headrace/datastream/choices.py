@@ -236,6 +236,7 @@ class Choices:
             generic_types=self.generic_types,
             allow_pickle=self.allow_pickle or overrides.allow_pickle,
             take_over=overrides.take_over,
+            fresh=overrides.fresh,
             master=self.master if overrides.master is None else overrides.master,
             savepoint_dir=self.savepoint_dir,
             python_files=tuple(self.python_files),

@@ -32,6 +32,7 @@ class Overrides:
     allow_non_restored: bool = False
     allow_duplicates: bool = False
     allow_pickle: bool = False
+    fresh: bool = False
     on_execute: Callable[[JobPlan, JobSettings], Any] | None = None
     """Called in place of running the job, by `execute`, `execute_async` and `execute_and_collect` alike; what it
     returns is what `execute` returns."""

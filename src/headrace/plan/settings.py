@@ -135,7 +135,9 @@ class JobSettings:
     allow_pickle: bool = False
     """Whether such records are loaded from a checkpoint outside of the job's own directory."""
     allow_duplicates: bool = False
-    """Whether `restore_from` may be older than what sinks have committed."""
+    """Whether the checkpoint that is restored may be older than what sinks have committed."""
+    fresh: bool = False
+    """Whether to begin a new run that restores nothing, and leave the job's checkpoints where they are."""
     take_over: bool = False
     """Whether to take the job's directory from a live owner."""
     master: str | None = None

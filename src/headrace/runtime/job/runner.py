@@ -9,14 +9,15 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-from headrace.checkpoint.claims import claim, claimant, remove_claimed
+from headrace.checkpoint.claims import remove_claimed
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.lease import Lease
 from headrace.checkpoint.local_copies import LocalCopies
-from headrace.checkpoint.location import MissingCheckpointError, OpenedCheckpoint, open_checkpoint
+from headrace.checkpoint.location import open_checkpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.checkpoint.savepoint import savepoint_location
 from headrace.checkpoint.storage.paths import WriterScope
+from headrace.checkpoint.survey import Survey
 from headrace.clocks import SYSTEM_CLOCKS, Clocks
 from headrace.errors import (
     CommitFailedError,
@@ -37,11 +38,11 @@ from headrace.runtime.coordinator.inbox import Inbox
 from headrace.runtime.coordinator.outcomes import End, Outcome, SourcePositions
 from headrace.runtime.coordinator.savepoints import SavepointOrder, SavepointOrders
 from headrace.runtime.job.attempt import Attempt, AttemptStart, JobWorld
+from headrace.runtime.job.checkpoint_choice import CheckpointChoice
 from headrace.runtime.job.client import JobClient, JobExecutionResult
 from headrace.runtime.job.collected import CollectedResults
 from headrace.runtime.job.ending import Ending
 from headrace.runtime.job.exclusive_create import goes_by_the_jvm
-from headrace.runtime.job.going_back import point_of, refuse_going_back
 from headrace.runtime.job.interrupts import Interrupts
 from headrace.runtime.job.observers import attach_observers
 from headrace.runtime.job.printer import STDOUT
@@ -49,6 +50,7 @@ from headrace.runtime.job.requests import RequestServer, serve_requests
 from headrace.runtime.job.restarts import Positions, Restarts, positions_of
 from headrace.runtime.job.restoration import Restoration
 from headrace.runtime.job.restore_check import check_restore
+from headrace.runtime.job.rewind_check import point_of
 from headrace.runtime.job.spark_application import SparkApplication
 from headrace.runtime.job.spark_ends import SparkEnds
 from headrace.runtime.job.status import JobStatus, StatusBoard, StatusReport
@@ -86,11 +88,8 @@ class JobRun:
         self._started_ms = clocks.steady_ms()
         self._began = False
         """An attempt has written down what it starts from: what was asked for with --from has been heeded."""
-        self._asked = ""
-        """Where what was asked for with --from lies."""
-        self._stopped_with = ""
-        """Where the savepoint lies that was to stop this job, and that it goes on from."""
         self._directory = JobDirectory(settings.checkpointing.storage, settings.job_id, clocks=clocks)
+        self._choice = CheckpointChoice(plan, settings, self._directory)
         self._over: threading.Event | None = None
         self._run_number = 0
         self._next_checkpoint_id = 0
@@ -232,18 +231,22 @@ class JobRun:
         # Nobody need start Spark to be told that there is no room for the job, or that it is running.
         self._ending.step("looking at the checkpoint storage")
         storage.check_writable()
-        if not self._settings.take_over and not goes_by_the_jvm(storage):
+        by_jvm = goes_by_the_jvm(storage)
+        if not self._settings.take_over and not by_jvm:
             self._lease.look()
-        if not goes_by_the_jvm(storage):
+        if not by_jvm:
+            storage.check_exclusive_create()
             self._rehearse()
         with contextlib.ExitStack() as owned:
             self._ending.step("starting Spark")
             spark = self._session(owned)
-            if goes_by_the_jvm(storage):
+            if by_jvm:
                 self._rehearse()
             spark.check(self._advise)
             self._ending.step("looking at the job's input and output")
             self._ends.preflight(spark.handle)
+            if by_jvm:
+                storage.check_exclusive_create()
             self._ending.step("acquiring the job's lease")
             self._own(owned)
             self._attempts(spark)
@@ -281,32 +284,39 @@ class JobRun:
         Nothing is written. A driver that still runs the job may drop the checkpoint meanwhile (--take-over): problems
         of one that is not the newest any more do not count.
         """
+        if self._settings.fresh:
+            return
         self._directory.open_run()
-        metadata, outside = self._choose(first=True)
+        metadata, outside = self._choice.choose(self._directory.survey(), first=True)
         while metadata is not None:
             storage = self._directory.storage if outside is None else outside.storage
             check = check_restore(self._plan, metadata, storage, allow_non_restored=self._settings.allow_non_restored)
             if not check.problems:
                 return
-            checked, (metadata, outside) = metadata, self._choose(first=True)
+            checked, (metadata, outside) = metadata, self._choice.choose(self._directory.survey(), first=True)
             if metadata == checked:
                 check.require()
 
     def _renew(self) -> None:
         assert self._over is not None
+        away = False
         while not self._over.wait(LEASE_RENEWAL_S):
             try:
                 self._lease.renew()
+                away = False
             except (FencedError, JobOwnedError) as error:
                 self._inbox.put(OwnershipLost(str(error)))
                 return
-            except (StorageError, ConfigurationError):
+            except (StorageError, ConfigurationError) as error:
+                # Nobody else is known to run the job: it goes on, and reports this once until storage is back.
                 # ConfigurationError: storage that is written by Spark's JVM, while that is being replaced.
-                continue
+                if not away:
+                    self.board.event("storage-trouble", reason=str(error))
+                away = True
 
     def _attempts(self, spark: SparkApplication) -> None:
         self._ending.step("opening the job's directory")
-        run = self._run_number = self._directory.open_run()
+        run = self._run_number = self._open_run()
         checkpointed = self._settings.checkpointing.enabled or self._settings.batch
         restarts = Restarts(self._settings.restart, self._settings.name, replays=checkpointed)
         positions: SourcePositions | None = None
@@ -362,6 +372,16 @@ class JobRun:
             if attempt is not None and not checkpointed:
                 positions = attempt.positions()
 
+    def _open_run(self) -> int:
+        """The run to go on with; with --fresh a new one, which restores nothing."""
+        directory = self._directory
+        run = directory.open_run()
+        if self._settings.fresh and run in directory.runs():
+            directory.claim_attempt()  # a driver that still works on the old run is fenced off
+            directory.end("ABANDONED")
+            run = directory.open_run()
+        return run
+
     def _decide(self, outcome: Outcome, restarts: Restarts) -> None:
         """Wait for the next attempt, or raise what ends the job."""
         error = outcome.error
@@ -388,7 +408,8 @@ class JobRun:
         self._ending.step("claiming an attempt")
         number = directory.claim_attempt()
         self._ending.step("choosing a checkpoint")
-        metadata, outside = self._choose(first)
+        survey = directory.survey()
+        metadata, outside = self._choice.choose(survey, first=first)
         self._ends.restores(outside)
         storage, source = (None, "") if outside is None else (outside.storage, outside.path)
         asked = first and bool(self._settings.restore_from)
@@ -398,20 +419,21 @@ class JobRun:
             storage,
             allow_non_restored=self._settings.allow_non_restored,
             # The savepoint that stopped this job is its own, as its checkpoints are.
-            pickles=self._settings.pickles(chosen=outside is not None and outside.path != self._stopped_with),
+            pickles=self._settings.pickles(chosen=outside is not None and outside.path != self._choice.stopped_with),
         )
         if restoration.restore is not None and restoration.restore.dropped:
             self.board.event("left-behind", what=restoration.restore.dropped)
-        if asked and metadata is not None and not self._settings.allow_duplicates:
+        accepted = first and self._settings.allow_duplicates
+        if not accepted:
             try:
-                refuse_going_back(self._plan, metadata, directory, source)
+                self._choice.refuse_rewind(metadata, survey, number, source if asked else "")
             except (CommitFailedError, CommitOutcomeUnknownError) as error:
                 return Outcome(End.FAILED, error), None
         self._ending.step("recording what is restored")
-        claimed = self._claim(outside)
+        claimed = self._choice.claim(outside)
         own_id = metadata.checkpoint_id if metadata is not None and not source else None
         origin = point_of(metadata) if metadata is not None and source and metadata.history else None
-        directory.record_restored(number, own_id, source, origin)
+        directory.record_restored(number, own_id, source, origin, accepts_duplicates=accepted)
         self._began = True
         self._ending.step("committing the output of the restored checkpoint")
         try:
@@ -423,8 +445,10 @@ class JobRun:
         if refused is not None:
             return Outcome(End.FAILED, refused), None
         self._ending.step("tidying the job's directory")
-        retained = [directory.load(ref) for ref in directory.completed()] if not source else []
-        self._drop_orphans()
+        retained: list[CheckpointMetadata] = []
+        if not source:
+            retained = [c.metadata for c in survey.completed() if c.metadata is not None]
+            self._drop_orphans(survey)
         self.board.update(attempt=number, restored_checkpoint=None if metadata is None else metadata.checkpoint_id)
         self._inbox.forget_attempts()
         start = AttemptStart(
@@ -436,6 +460,7 @@ class JobRun:
             resume=positions,
             remove_claimed=None if claimed is None else partial(remove_claimed, claimed),
         )
+        del survey  # it holds the metadata of all checkpoints, also of those that are dropped soon
         self._ending.step("preparing the attempt")
         attempt = self._new_attempt(handle, start)
         self._ending.step("stopping its tasks")
@@ -447,49 +472,6 @@ class JobRun:
     def _new_attempt(self, handle: SparkHandle, start: AttemptStart) -> Attempt:
         ends = self._ends.for_attempt(handle, start.number, start.run, start.restoration, self._inbox.put)
         return Attempt(self._world, start, handle, ends)
-
-    def _choose(self, first: bool) -> tuple[CheckpointMetadata | None, OpenedCheckpoint | None]:
-        """The checkpoint to restore, and where it lies if outside.
-
-        In this order: what was asked for, at the first start; a savepoint that was to stop the job and that the
-        driver did not live to see through; the newest of this run; what this run began from.
-        """
-        asked = self._settings.restore_from
-        if asked and first:
-            return self._outside(asked)
-        stopping = self._directory.stopping_savepoint()
-        if stopping is not None:
-            # Not published: then nothing was committed, and the newest checkpoint is the one to go on from.
-            with contextlib.suppress(MissingCheckpointError):
-                metadata, opened = self._outside(stopping)
-                self._stopped_with = opened.path
-                return metadata, opened
-        newest = self._directory.newest()
-        if newest is not None:
-            return self._directory.load(newest), None
-        source = self._directory.restored_source()
-        return self._outside(source) if source else (None, None)
-
-    def _outside(self, path: str) -> tuple[CheckpointMetadata, OpenedCheckpoint]:
-        opened = open_checkpoint(path)
-        if path == self._settings.restore_from:
-            self._asked = opened.path
-        return opened.metadata, opened
-
-    def _claim(self, outside: OpenedCheckpoint | None) -> OpenedCheckpoint | None:
-        """What of outside this job owns from now on: what --claim says, or said when this run began from it."""
-        if outside is None:
-            return None
-        storage = self._settings.checkpointing.storage
-        if outside.path == self._asked:
-            if not self._settings.claim:
-                return None
-            claim(outside, self.job_id, storage)
-            return outside
-        owner = claimant(outside)
-        return (
-            outside if owner is not None and (owner.job_id, owner.storage) == (self.job_id, storage.location) else None
-        )
 
     def _finish_stop(
         self, spark: SparkApplication, order: SavepointOrder, outcome: Outcome, restarts: Restarts
@@ -544,12 +526,19 @@ class JobRun:
             advise=self._advise,
         )
 
-    def _drop_orphans(self) -> None:
+    def _drop_orphans(self, survey: Survey) -> None:
         try:
-            self._directory.drop(self._directory.orphans())
+            self._directory.drop(survey.orphans())
         except FencedError:
             raise
         except StorageError as error:
+            self.board.event("storage-trouble", reason=str(error))
+
+    def _tidy(self) -> None:
+        """Its checkpoints are kept: remove what nothing needs. If that fails, `headrace checkpoints gc` finds it."""
+        try:
+            self._directory.tidy()
+        except HeadraceError as error:
             self.board.event("storage-trouble", reason=str(error))
 
     def _end_run(self, ending: Any, status: JobStatus) -> None:
@@ -560,6 +549,8 @@ class JobRun:
         if self._settings.checkpointing.retention is not keep:
             self._directory.delete_checkpoints()
             self._ends.end_run()
+        else:
+            self._tidy()
         # Tasks do so when they are released, on whatever host; those of a cancelled job are not.
         LocalCopies(self._directory.storage.location, WriterScope.of(self._directory.prefix_for(0, 0)).home).remove()
         self.board.update(status=status)

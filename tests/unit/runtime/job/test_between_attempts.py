@@ -20,6 +20,7 @@ from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.clocks import Clocks
 from headrace.connectors.sink import Committer, Sink, SinkWriter, WriterContext
 from headrace.errors import (
+    CheckpointLostError,
     DataLossError,
     FencedError,
     HeadraceError,
@@ -69,9 +70,9 @@ class RemoteStorage(FileSystemCheckpointStorage):
         self._answer("read", path)
         return super().read(path)
 
-    def list(self, prefix: str) -> list[str]:
-        self._answer("list", prefix)
-        return super().list(prefix)
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        self._answer("list", f"{directory}/")
+        return super().list_names(directory, start)
 
 
 class ScriptedCommitter(Committer):
@@ -151,6 +152,7 @@ class Driver:
         at_start: Callable[[int], None] = lambda attempt: None,
         restart: RestartStrategy | None = None,
         checkpoints: bool = True,
+        fresh: bool = False,
     ) -> None:
         self.storage = RemoteStorage(str(home))
         self.steps: list[str] = []
@@ -158,7 +160,7 @@ class Driver:
         plan, settings = self._built(at_start, self.steps, checkpoints)
         strategy = RestartStrategies.fixed_delay_restart(60, 0) if restart is None else restart
         checkpointing = replace(settings.checkpointing, storage=self.storage)
-        self.settings = replace(settings, checkpointing=checkpointing, restart=strategy)
+        self.settings = replace(settings, checkpointing=checkpointing, restart=strategy, fresh=fresh)
         self.run = JobRun(plan, self.settings, None)
         self.clock = ManualClock(1_000_000)
         self.clocks = Clocks(self.clock, self.clock)
@@ -204,7 +206,7 @@ class Driver:
 
 @pytest.mark.parametrize(
     ("kind", "part"),
-    [("list", "attempt-"), ("create", "attempt-"), ("create", "restored-"), ("list", "chk-"), ("read", "_metadata")],
+    [("list", "/run-"), ("create", "attempt-"), ("create", "restored-"), ("read", "attempt-"), ("read", "_metadata")],
     ids=["numbers", "claim", "record", "choose", "load"],
 )
 def test_storage_that_is_away_when_an_attempt_begins_is_a_failed_attempt_and_no_more(
@@ -457,7 +459,8 @@ def test_pickled_records_are_loaded_from_own_checkpoints_but_not_from_one_that_a
     named = str(tmp_path / "elsewhere/job/run-000001/chk-000001")
     for allowed in (False, True):
         driver = Driver(tmp_path / f"second-{allowed}", DIED, publish_and_die, DONE)
-        driver.run._settings = replace(driver.run._settings, restore_from=named, allow_pickle=allowed)
+        settings = replace(driver.run._settings, restore_from=named, allow_pickle=allowed)
+        driver.run._settings = driver.run._choice._settings = settings
         driver.go()
         # The second attempt has no checkpoint of its own yet, and begins from the same one.
         assert driver.loads_pickles == [allowed, allowed, True]
@@ -496,3 +499,25 @@ def test_what_pyspark_raises_while_spark_is_alive_is_no_failure_to_restart(tmp_p
 
     with pytest.raises(ConnectionRefusedError):
         Driver(tmp_path, fail).go()
+
+
+def test_a_fresh_start_leaves_the_old_run_behind_and_fences_off_its_driver(tmp_path: Path) -> None:
+    def publish_and_die() -> Outcome:
+        driver.run._directory.publish(checkpoint_of(driver.run._directory))
+        return Outcome(End.SUSPENDED)
+
+    driver = Driver(tmp_path, publish_and_die)
+    driver.go()
+    driver.storage.delete("job/run-000001/chk-000001/_metadata")
+    again = Driver(tmp_path, DONE)
+    with pytest.raises(CheckpointLostError, match=r"Checkpoint 1 .*--fresh"):
+        again.run._attempts(again.spark)  # type: ignore[arg-type]
+
+    fresh = Driver(tmp_path, DONE, fresh=True)
+    fresh.run._lease.acquire(take_over=True)
+    fresh.run._attempts(fresh.spark)  # type: ignore[arg-type]
+    assert fresh.run.board.report.status is JobStatus.FINISHED
+    assert fresh.run.board.report.restored_checkpoint is None
+    assert fresh.run._directory.runs() == [1, 2]
+    with pytest.raises(FencedError):
+        driver.run._directory.assert_current(1)

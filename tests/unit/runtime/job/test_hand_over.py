@@ -20,8 +20,8 @@ from headrace.connectors.dataframe.sink import OutputReader
 from headrace.connectors.sink import WriterContext
 from headrace.errors import CommitFailedError, CommittedOutputError, FencedError, StorageError, UserFunctionError
 from headrace.operators.factories import SinkFactory
-from headrace.runtime.job.going_back import point_of, refuse_going_back
 from headrace.runtime.job.hand_over import HandOver
+from headrace.runtime.job.rewind_check import point_of, refuse_rewind
 
 NUMBER = Types.ROW_NAMED(["n"], [Types.LONG()])
 
@@ -59,7 +59,7 @@ class Job:
             inside = "" if of is None else f"job/run-000001/chk-{source.checkpoint_id:06d}"
             self.hand_over.restores(OpenedCheckpoint(source, place, "/saved", inside))
             if not allowed:
-                refuse_going_back(self.plan, source, self.directory, "/saved")
+                refuse_rewind(self.plan, source, self.directory, "/saved")
         origin = None if source is None else point_of(source)
         self.directory.record_restored(self.attempt, None, "" if source is None else "/saved", origin)
         if source is not None:

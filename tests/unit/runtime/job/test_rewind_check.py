@@ -15,7 +15,7 @@ from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
 from headrace.connectors.sink import WriterContext
 from headrace.errors import CommittedOutputError, RestoreError
 from headrace.plan.graph import JobPlan
-from headrace.runtime.job.going_back import point_of, refuse_going_back
+from headrace.runtime.job.rewind_check import point_of, refuse_rewind
 
 
 class Job:
@@ -39,7 +39,7 @@ class Job:
         self.directory.open_run()
         attempt = self.directory.claim_attempt()
         if source is not None:
-            refuse_going_back(self.plan, source, self.directory, "/saved")
+            refuse_rewind(self.plan, source, self.directory, "/saved")
         origin = None if source is None else point_of(source)
         self.directory.record_restored(attempt, None, "" if source is None else "/saved", origin)
         committer = self.sink.create_committer()
@@ -179,3 +179,35 @@ def test_a_directory_has_one_history_over_all_attempts_and_runs_and_another_one_
     assert len(set(histories)) == 1
     assert other.directory.history not in ("", histories[0])
     assert other.directory.first_attempt_from(HistoryPoint(histories[0], 1, 1)) is None
+
+
+def test_an_automatic_start_from_an_older_state_of_storage_is_refused_like_one_by_hand(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.begin()
+    old, _ = job.checkpoint(3), job.checkpoint(4)
+    job.begin()
+
+    with pytest.raises(CommittedOutputError, match=r"checkpoint 3 .*older than what this job left.*--allow-duplicates"):
+        refuse_rewind(job.plan, old, job.directory, "")
+    with pytest.raises(CommittedOutputError, match=r"checkpoint 4 \(attempt 1\), but nothing from file:"):
+        refuse_rewind(job.plan, None, job.directory, "")
+
+
+def test_what_somebody_has_accepted_is_not_refused_again_and_what_came_later_is(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.begin()
+    old, _ = job.checkpoint(3), job.checkpoint(4)
+    job.begin()
+    refuse_rewind(job.plan, old, job.directory, "", accepted_before=2)
+    job.checkpoint(5)
+    with pytest.raises(CommittedOutputError, match=r"checkpoint 5 \(attempt 2\)"):
+        refuse_rewind(job.plan, old, job.directory, "", accepted_before=2)
+
+
+def test_a_new_run_restores_nothing_and_is_not_held_by_the_output_of_the_run_before(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.begin()
+    job.checkpoint(3)
+    job.end()
+    job.begin()
+    refuse_rewind(job.plan, None, job.directory, "")

@@ -1,7 +1,8 @@
-"""Whether a checkpoint that a person chose lies behind output that sinks have committed.
+"""Whether a start would rewind the job to before output that sinks have committed, and so write it a second time.
 
-To begin from it would make that output a second time. Recovery by itself never goes back so far: what is committed
-belongs to the newest checkpoint, and that is the one it takes. So only a start with `--from` is looked at.
+Recovery takes the newest checkpoint, and what is committed belongs to it, so it never rewinds as long as storage is
+what it was. A start with `--from` may rewind, and so may one that finds storage in an older state (a snapshot of a
+volume, lost files): every start is checked.
 
 Sinks remember attempt and checkpoint of what they committed, and these numbers are those of one job directory, its
 *history*. What can be compared:
@@ -11,6 +12,8 @@ Sinks remember attempt and checkpoint of what they committed, and these numbers 
 | of the same history | its attempt, then its checkpoint id is larger |
 | of two: the job moved to another directory | an attempt there wrote it that began from this or a later one |
 | of histories that nobody knows | never: nothing is refused on a guess |
+
+A start that restores nothing rewinds to the end of the run before.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from headrace.checkpoint.handles import HistoryPoint
+from headrace.checkpoint.handles import AttemptId, HistoryPoint
 from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.metadata.model import CheckpointMetadata
 from headrace.connectors.sink import CommittedOutput
@@ -36,33 +39,52 @@ def point_of(metadata: CheckpointMetadata) -> HistoryPoint:
     return HistoryPoint(metadata.history, metadata.attempt, metadata.checkpoint_id)
 
 
-def refuse_going_back(plan: JobPlan, metadata: CheckpointMetadata, directory: JobDirectory, source: str) -> None:
-    """Raise `CommittedOutputError` if any sink has shown output from behind the checkpoint.
+def refuse_rewind(
+    plan: JobPlan,
+    metadata: CheckpointMetadata | None,
+    directory: JobDirectory,
+    source: str,
+    *,
+    accepted_before: AttemptId = 0,
+) -> None:
+    """Raise `CommittedOutputError` if any sink has committed output that is newer than the checkpoint.
 
-    Called after the attempt is claimed and before anything is written down about it.
+    Called after the attempt is claimed and before anything is written down about it. `source`: where the checkpoint
+    lies if a person chose it. Output of attempts below `accepted_before` may be written again: a person said so.
     """
-    for node, output in output_behind(plan, metadata, directory):
+    for node, output in newer_output(plan, metadata, directory, accepted_before):
         newest = max(output, key=lambda piece: (piece.attempt, piece.checkpoint_id))
         named = [piece.what for piece in output[-MOST_NAMED:]]
         if len(output) > len(named):
             named.append(f"and {len(output) - len(named)} more")
+        start = "nothing" if metadata is None else f"checkpoint {metadata.checkpoint_id} (attempt {metadata.attempt})"
+        other = (
+            "Start without --from to go on from the job's newest checkpoint"
+            if source
+            else "Checkpoint storage is older than what this job left there: bring it up to date, or choose a "
+            "checkpoint with --from"
+        )
         raise CommittedOutputError(
             f'Sink "{node.name}" (uid {node.uid}) has committed the output of checkpoint {newest.checkpoint_id} '
-            f"(attempt {newest.attempt}), but checkpoint {metadata.checkpoint_id} (attempt {metadata.attempt}) from "
-            f"{source} is to be restored: what was committed since would be written a second time. That is: "
-            f"{', '.join(named)}. Start without --from to go on from the job's newest checkpoint; or remove that "
-            "output, or accept that it is there twice, and start with --allow-duplicates."
+            f"(attempt {newest.attempt}), but {start} from {source or directory.storage.location} is to be restored: "
+            f"what was committed since would be written a second time. That is: {', '.join(named)}. {other}; or remove "
+            "that output, or accept that it is there twice, and start with --allow-duplicates."
         )
 
 
-def output_behind(
-    plan: JobPlan, metadata: CheckpointMetadata, directory: JobDirectory
+def newer_output(
+    plan: JobPlan, metadata: CheckpointMetadata | None, directory: JobDirectory, accepted_before: AttemptId = 0
 ) -> Iterator[tuple[Node, list[CommittedOutput]]]:
     """Sinks that have committed newer output than the checkpoint holds, with that output, the newest last."""
-    points = list(_points(metadata, directory))
-    if metadata.job_id != directory.job_id or not points:
+    if metadata is None:
+        points = [HistoryPoint(directory.history, directory.attempts_before, sys.maxsize)]
+    elif metadata.job_id == directory.job_id:
+        points = list(_points(metadata, directory))
+    else:
         return
-    for node in plan.graph.nodes:
+    accepted = HistoryPoint(directory.history, accepted_before - 1, sys.maxsize)
+    points = [max(point, accepted) if point.history == accepted.history else point for point in points]
+    for node in plan.graph.nodes if points else ():
         if not isinstance(node.factory, SinkFactory):
             continue
         with in_code_of(node, "create_committer()"):
@@ -72,7 +94,7 @@ def output_behind(
         committer.history = directory.history
         try:
             with in_code_of(node, "committed_since()"):
-                found = [o for point in points for o in committer.committed_since(metadata.job_id, node.uid, point)]
+                found = [o for p in points for o in committer.committed_since(directory.job_id, node.uid, p)]
         finally:
             with in_code_of(node, "close() of its committer"):
                 committer.close()
@@ -81,7 +103,7 @@ def output_behind(
 
 
 def _points(metadata: CheckpointMetadata, directory: JobDirectory) -> Iterator[HistoryPoint]:
-    """The moments behind which nothing may have been committed, one for each history that is known."""
+    """The moments after which nothing may have been committed, one for each history that is known."""
     if not metadata.history:
         return  # written by a version that did not say, or made by hand
     point = point_of(metadata)
