@@ -17,9 +17,10 @@ from typing import IO
 
 import msgspec
 
+from headrace.checkpoint.control_check import control_files_of
 from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.metadata.model import state_files
-from headrace.checkpoint.places import METADATA, FoundCheckpoint
+from headrace.checkpoint.places import METADATA, FoundCheckpoint, JobPlace
 from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, MissingFileError
 from headrace.checkpoint.storage.parts import open_part
 from headrace.checkpoint.storage.paths import UnsafePathError, check_path
@@ -33,6 +34,7 @@ class Damage(Enum):
     """What is wrong with a file."""
 
     METADATA = "metadata damaged"
+    CONTROL = "control file damaged"
     MISSING = "missing"
     TRUNCATED = "truncated"
     LONGER = "longer than recorded"
@@ -65,11 +67,16 @@ class Verification(msgspec.Struct, frozen=True):
         return not self.findings
 
 
-def verify(found: Iterable[FoundCheckpoint], threads: int = DEFAULT_THREADS) -> Verification:
-    """Check metadata, size and sha256 of everything that the checkpoints need."""
+def verify(
+    found: Iterable[FoundCheckpoint], threads: int = DEFAULT_THREADS, jobs: Iterable[JobPlace] = ()
+) -> Verification:
+    """Check metadata, size and sha256 of everything that the checkpoints need, and the control files of `jobs`."""
     started = time.monotonic()
     checkpoints = list(found)
-    findings: list[Finding] = []
+    control = [report for job in jobs for report in control_files_of(job)]
+    findings: list[Finding] = [
+        Finding(r.path, Damage.MISSING if r.missing else Damage.CONTROL, r.problem, ()) for r in control if r.problem
+    ]
     users: dict[tuple[int, StateFile], list[str]] = {}
     stores: dict[int, tuple[str, FileStore]] = {}
     for checkpoint in checkpoints:
@@ -97,7 +104,7 @@ def verify(found: Iterable[FoundCheckpoint], threads: int = DEFAULT_THREADS) -> 
                     findings.append(finding)
     return Verification(
         checkpoints=len(checkpoints),
-        files=len(users) + len(checkpoints),
+        files=len(users) + len(checkpoints) + sum(not report.missing for report in control),
         bytes=sum(file.size for _, file in users),
         seconds=time.monotonic() - started,
         findings=tuple(findings),

@@ -226,21 +226,22 @@ def _show_change(out: Console, change: Change) -> None:
     "--threads", type=click.IntRange(min=1), default=DEFAULT_THREADS, show_default="cores, at most 4", help="Readers."
 )
 def verify_(path: str, as_json: bool, threads: int) -> None:
-    """Read every file of every checkpoint under PATH and compare size and SHA-256 with what was recorded."""
+    """Read every file of every checkpoint under PATH and compare size and SHA-256 with what was recorded.
+
+    Of a job or a run, also the small files beside its checkpoints, which say which of them count.
+    """
     with refusals():
-        found = find_place(path).checkpoints()
-        if not found:
+        place = find_place(path)
+        found = place.checkpoints(although_damaged=True)
+        outcome = verify(found, threads, place.jobs)
+        if not found and outcome.whole:
             raise RestoreError(f"{path} holds no completed checkpoint.")
-        outcome = verify(found, threads)
     if as_json:
         echo_json(outcome)
     else:
         for finding in outcome.findings:
-            needed_by = ", ".join(finding.checkpoints)
-            console().print(
-                f"[bold red]{finding.damage.value}:[/] {escape(finding.detail)} [dim]needed by {escape(needed_by)}[/]",
-                soft_wrap=True,
-            )
+            needed_by = f" [dim]needed by {escape(', '.join(finding.checkpoints))}[/]" if finding.checkpoints else ""
+            console().print(f"[bold red]{finding.damage.value}:[/] {escape(finding.detail)}{needed_by}", soft_wrap=True)
         pace = size_text(outcome.bytes / outcome.seconds) if outcome.seconds else "–"
         verdict = "[green]whole[/]" if outcome.whole else f"[bold red]{len(outcome.findings)} damaged[/]"
         console().print(
