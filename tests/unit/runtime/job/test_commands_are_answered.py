@@ -50,9 +50,9 @@ class StuckStorage(FileSystemCheckpointStorage):
         self._answer("read", path)
         return super().read(path)
 
-    def list(self, prefix: str) -> list[str]:
-        self._answer("list", prefix)
-        return super().list(prefix)
+    def list_names(self, directory: str, start: str = "") -> Sequence[str]:
+        self._answer("list", f"{directory}/")
+        return super().list_names(directory, start)
 
     def delete_tree(self, prefix: str) -> None:
         self._answer("delete", prefix)
@@ -149,9 +149,8 @@ def hold() -> Iterator[threading.Event]:
 @pytest.mark.parametrize(
     ("kind", "part", "step"),
     [
-        ("list", "attempt-", "claiming an attempt"),
+        ("list", "/run-", "claiming an attempt"),
         ("create", "attempt-", "claiming an attempt"),
-        ("list", "chk-", "choosing a checkpoint"),
         ("create", "restored-", "recording what is restored"),
     ],
 )
@@ -220,7 +219,7 @@ def test_checkpoints_that_cannot_be_removed_are_named_when_the_job_is_cancelled(
 
 def test_a_start_that_storage_held_up_does_not_fence_off_the_next_one(tmp_path: Path) -> None:
     def die() -> Outcome:
-        job.storage.stuck = ("list", "attempt-")
+        job.storage.stuck = ("list", "/run-")
         return DIED
 
     job = Job(tmp_path, die, lambda attempt: None)
