@@ -11,6 +11,7 @@ Sinks remember attempt and checkpoint of what they committed, and these numbers 
 | --- | --- |
 | of the same history | its attempt, then its checkpoint id is larger |
 | of two: the job moved to another directory | an attempt there wrote it that began from this or a later one |
+| of two: another job took the checkpoint | that job's attempt, then its checkpoint id is larger (files, PostgreSQL) |
 | of histories that nobody knows | never: nothing is refused on a guess |
 
 A start that restores nothing rewinds to the end of the run before.
@@ -52,7 +53,7 @@ def refuse_rewind(
     Called after the attempt is claimed and before anything is written down about it. `source`: where the checkpoint
     lies if a person chose it. Output of attempts below `accepted_before` may be written again: a person said so.
     """
-    for node, output in newer_output(plan, metadata, directory, accepted_before):
+    for node, output in newer_output(plan, metadata, directory, accepted_before, chosen=bool(source)):
         newest = max(output, key=lambda piece: (piece.attempt, piece.checkpoint_id))
         named = [piece.what for piece in output[-MOST_NAMED:]]
         if len(output) > len(named):
@@ -73,15 +74,22 @@ def refuse_rewind(
 
 
 def newer_output(
-    plan: JobPlan, metadata: CheckpointMetadata | None, directory: JobDirectory, accepted_before: AttemptId = 0
+    plan: JobPlan,
+    metadata: CheckpointMetadata | None,
+    directory: JobDirectory,
+    accepted_before: AttemptId = 0,
+    *,
+    chosen: bool = False,
 ) -> Iterator[tuple[Node, list[CommittedOutput]]]:
-    """Sinks that have committed newer output than the checkpoint holds, with that output, the newest last."""
+    """Sinks that have committed newer output than the checkpoint holds, with that output, the newest last.
+
+    Output of a job of another name counts if a person has just chosen that job's checkpoint, and only in sinks that can
+    look for it without disturbing that job. What it commits later is not this job's concern.
+    """
     if metadata is None:
         points = [HistoryPoint(directory.history, directory.attempts_before, sys.maxsize)]
-    elif metadata.job_id == directory.job_id:
-        points = list(_points(metadata, directory))
     else:
-        return
+        points = list(_points(metadata, directory))
     accepted = HistoryPoint(directory.history, accepted_before - 1, sys.maxsize)
     points = [max(point, accepted) if point.history == accepted.history else point for point in points]
     for node in plan.graph.nodes if points else ():
@@ -92,9 +100,15 @@ def newer_output(
         if committer is None:
             continue
         committer.history = directory.history
+        found: list[CommittedOutput] = []
         try:
             with in_code_of(node, "committed_since()"):
-                found = [o for p in points for o in committer.committed_since(directory.job_id, node.uid, p)]
+                for point in points:
+                    job_id = directory.job_id
+                    if metadata is not None and point.history != directory.history:
+                        job_id = metadata.job_id
+                    if job_id == directory.job_id or (chosen and committer.knows_other_jobs):
+                        found += committer.committed_since(job_id, node.uid, point)
         finally:
             with in_code_of(node, "close() of its committer"):
                 committer.close()

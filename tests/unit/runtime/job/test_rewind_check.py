@@ -163,7 +163,7 @@ def test_checkpoints_that_do_not_say_where_they_were_counted_and_those_of_other_
     job.checkpoint(4)
 
     job.begin(msgspec.structs.replace(old, history=""))
-    job.begin(msgspec.structs.replace(old, job_id="other"))
+    job.begin(msgspec.structs.replace(old, job_id="other", history="of the other"))
 
 
 def test_a_directory_has_one_history_over_all_attempts_and_runs_and_another_one_has_another(tmp_path: Path) -> None:
