@@ -458,12 +458,15 @@ class JobDirectory:
         return due
 
     def _what_stays(self) -> Needed:
-        """What was restored by name, or is damaged, stays as long as this attempt: known from one look."""
+        """What was restored by name, is damaged or superseded stays as long as this attempt: known from one look.
+
+        A superseded checkpoint goes as a whole or not at all: one without its shared files could still be chosen.
+        """
         if self._kept is None:
             survey = self.survey()
             chosen = survey.lineage.chosen_in(self._run)
-            others = [c for c in survey.published if c.metadata is None or c.checkpoint_id in chosen]
-            self._kept = needed_of(others, chosen)
+            others = [c for c in survey.published if not c.counts or c.checkpoint_id in chosen]
+            self._kept = needed_of(others, {c.checkpoint_id for c in others})
         return self._kept
 
     def tidy(self) -> None:
@@ -471,6 +474,7 @@ class JobDirectory:
         self._assert_own()
         survey = self.survey()
         self.drop(survey.checkpoint_ids() - survey.needed().checkpoints)
+        self._kept = None
         if self._attempt is not None:
             retained = [c.metadata for c in survey.completed() if c.metadata is not None]
             self.collect_shared(retained, self._attempt, grace_ms=0)

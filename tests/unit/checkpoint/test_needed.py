@@ -176,6 +176,16 @@ def test_a_checkpoint_that_was_chosen_by_name_keeps_its_shared_files() -> None:
     assert [path for path in files_of(chosen) if not history.storage.exists(path)] == []
 
 
+def test_a_superseded_checkpoint_is_whole_as_long_as_it_is_there() -> None:
+    history = History()
+    for event in ("publish", "publish", "publish", "retire", "publish"):
+        EVENTS[event](history, 0)
+    history.choose(1)
+    history.retire()
+    history.choose(0)
+    history.check()
+
+
 def test_a_claimed_checkpoint_takes_no_shared_file_that_another_needs() -> None:
     history = History()
     for _ in range(3):
