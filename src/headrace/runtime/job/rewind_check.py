@@ -105,7 +105,7 @@ def newer_output(
             with in_code_of(node, "committed_since()"):
                 for point in points:
                     job_id = directory.job_id
-                    if metadata is not None and point.history != directory.history:
+                    if metadata is not None and point.history == metadata.history:
                         job_id = metadata.job_id
                     if job_id == directory.job_id or (chosen and committer.knows_other_jobs):
                         found += committer.committed_since(job_id, node.uid, point)
