@@ -259,8 +259,9 @@ def test_pickled_cells_in_flight_are_admitted_only_as_the_program_says(proof: Pa
         (edge(None), RecordPickles(restored=False)),
         (edge(Types.ANY()), RecordPickles()),
     ):
-        with pytest.raises(RestoreError, match="pickled records on edge 3"):
+        with pytest.raises(RestoreError, match="pickled records on edge 3") as refused:
             admit(hostile, types, pickles)
+        assert ("--allow-pickle" in str(refused.value)) == (types.type is None), "it helps untyped streams only"
     admit(hostile, edge(None))
     admit(hostile, edge(Types.PICKLED_BYTE_ARRAY()), RecordPickles(restored=False))
 
@@ -274,9 +275,9 @@ def test_marshalled_cells_are_refused_also_behind_columns() -> None:
 
 def test_pickled_cells_are_not_written_where_the_program_forbids_them() -> None:
     pickled = cell(PICKLED, pickle.dumps((None, [Reading("a", 1)], None)))
-    assert list(frames([(0, pickled)]))
+    assert list(frames([(0, pickled)], {3: edge(None)}))
     with pytest.raises(TypeMismatchError, match="edge 3"):
-        list(frames([(0, pickled)], {3}))
+        list(frames([(0, pickled)], {3: edge(None)}, RecordPickles(written=False)))
 
 
 def test_files_of_a_spool_are_arrow_msgpack_and_json_and_nothing_else(proof: Path, tmp_path: Path) -> None:

@@ -50,10 +50,15 @@ class RecordPickles:
 UNTYPED_PICKLES: Final = RecordPickles()
 """The default: records of untyped streams are written and read."""
 
-NO_PICKLED_RECORDS: Final = (
-    "Unpickling runs code from the checkpoint. If you trust its origin, restore it with --allow-pickle; or type the "
-    "stream as Types.PICKLED_BYTE_ARRAY()."
-)
+
+def pickle_refusal(*types: TypeInformation | None) -> str:
+    """Why pickled records of streams with these types are not loaded, and the way out."""
+    # --allow-pickle is about untyped streams: a typed one never needs pickle.
+    option = "restore it with --allow-pickle; or " if None in types else ""
+    return (
+        f"Unpickling runs code from the checkpoint. If you trust its origin, {option}type the stream as "
+        "Types.PICKLED_BYTE_ARRAY()."
+    )
 
 
 class BatchCodec:
@@ -96,7 +101,7 @@ class BatchCodec:
             case b"\x01" if not self._reads:
                 raise RestoreError(
                     f"The checkpoint holds pickled records in {where}, which the program does not allow "
-                    f"({self._shown()}): they are not loaded. {NO_PICKLED_RECORDS}"
+                    f"({self._shown()}): they are not loaded. {pickle_refusal(*self._types)}"
                 )
             case b"\x01":
                 return list(pickle.loads(data[1:]))

@@ -4,8 +4,8 @@
 
 Inside a job, plain Python values travel as marshal. That must not lie in a checkpoint: it may crash the reader
 and is bound to a Python version. So records are rewritten in the safe plain encoding (flag PLAIN), which also holds
-dates, decimals and the like. What only pickle can hold stays pickled, and is taken back only on an edge that the
-program left untyped or typed as pickled.
+dates, decimals and the like. Objects on a typed edge are kept in the codec of that type (flag TYPED). What only pickle
+can hold stays pickled, and is written and restored only on an edge that the program left untyped or typed as pickled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,21 +29,23 @@ from headrace.runtime.task.cells import (
     readdressed,
     records_header,
 )
-from headrace.runtime.task.records import COLUMNS, PICKLED, PLAIN, EdgeCodec, split_columns, unpack
+from headrace.runtime.task.records import COLUMNS, PICKLED, PLAIN, ROWS, TYPED, EdgeCodec, split_columns, unpack
 from headrace.runtime.task.spill import Queued
 from headrace.state.key_groups import key_group
-from headrace.state.object_batches import NO_PICKLED_RECORDS, UNTYPED_PICKLES, RecordPickles
+from headrace.state.object_batches import UNTYPED_PICKLES, RecordPickles, pickle_refusal
 from headrace.state.plain_values import encode_plain
 
 _FRAME = struct.Struct("<iI")
 
 
-def frames(cells: Iterable[Queued], unpickled_edges: Collection[int] = ()) -> Iterator[bytes]:
-    """The bytes of a channel state file. `TypeMismatchError` for pickled records on one of `unpickled_edges`."""
+def frames(
+    cells: Iterable[Queued], edges: Mapping[int, Edge], pickles: RecordPickles = UNTYPED_PICKLES
+) -> Iterator[bytes]:
+    """The bytes of a channel state file. `TypeMismatchError` for records that only pickle could keep, where the program
+    does not allow it. `edges`: those of the program, by number."""
+    codecs: dict[int, EdgeCodec] = {}
     for channel, data in cells:
-        kept = _sealed(data)
-        if unpickled_edges:
-            _refuse_pickled(kept, unpickled_edges)
+        kept = _sealed(data, edges, codecs, pickles)
         yield _FRAME.pack(channel, len(kept))
         yield kept
 
@@ -67,39 +69,41 @@ def read_frames(data: bytes, where: str) -> Iterator[Queued]:
         at += size
 
 
-def _sealed(data: bytes) -> bytes:
+def _sealed(data: bytes, edges: Mapping[int, Edge], codecs: dict[int, EdgeCodec], pickles: RecordPickles) -> bytes:
     if data[0] != RECORDS:
         return data
     address, flags, born_us, count = read_records_header(data)
     if flags & PLAIN:
         return data
     payload = memoryview(data)[RECORDS_HEADER:]
+    parts: tuple[bytes | memoryview, ...]
     if flags & COLUMNS:
         keys, body = split_columns(flags, payload)
         if keys is None:
             return data
         head = encode_plain(keys)
-        parts: tuple[bytes | memoryview, ...] = (struct.pack("<I", len(head)), head, body)
+        parts = (struct.pack("<I", len(head)), head, body)
     else:
-        records = unpack(flags, payload)
+        keys, values, timestamps = unpack(flags, payload)
+        edge = edges[address.edge]
         try:
-            parts = (encode_plain(records),)
-        except (TypeMismatchError, RecursionError):
-            if flags & PICKLED:
-                return data
-            parts = (pickle.dumps(records, protocol=pickle.HIGHEST_PROTOCOL),)
-            return b"".join((records_header(address, flags | PICKLED, born_us, count), *parts))
+            parts = (encode_plain((keys, values, timestamps)),)
+        except (TypeMismatchError, RecursionError) as error:
+            if edge.type is not None and edge.type.codec_name != "pickle":
+                codec = codecs.setdefault(edge.id, EdgeCodec(edge))
+                parts = (encode_plain((keys, codec.stored(flags, values), timestamps)),)
+                flags = flags & ~ROWS | TYPED
+            elif pickles.writes(edge.type):
+                if flags & PICKLED:
+                    return data
+                pickled = pickle.dumps((keys, values, timestamps), protocol=pickle.HIGHEST_PROTOCOL)
+                return records_header(address, flags | PICKLED, born_us, count) + pickled
+            else:
+                raise TypeMismatchError(
+                    f"Records in flight on edge {address.edge} can be kept in a checkpoint by pickle only, which the "
+                    "program does not allow there. Give the stream a type that holds them, or use aligned checkpoints."
+                ) from error
     return b"".join((records_header(address, flags & ~PICKLED | PLAIN, born_us, count), *parts))
-
-
-def _refuse_pickled(data: bytes, unpickled_edges: Collection[int]) -> None:
-    if data[0] == RECORDS and (header := read_records_header(data))[1] & PICKLED:
-        edge = header[0].edge
-        if edge in unpickled_edges:
-            raise TypeMismatchError(
-                f"Records in flight on edge {edge} can be kept in a checkpoint by pickle only, which the program does "
-                "not allow there. Give the stream a type that holds them, or use aligned checkpoints."
-            )
 
 
 def admit(data: bytes, edge: Edge, pickles: RecordPickles = UNTYPED_PICKLES) -> None:
@@ -109,11 +113,15 @@ def admit(data: bytes, edge: Edge, pickles: RecordPickles = UNTYPED_PICKLES) -> 
     if not flags & (PLAIN | PICKLED) and (keyed_columns or not flags & COLUMNS):
         # Marshal, which is for the wire inside a job: it may crash whoever reads damaged bytes.
         raise DamagedCheckpointError(f"Records in flight on edge {edge.id} are in no encoding a checkpoint holds.")
+    if flags & TYPED and edge.type is None:
+        raise DamagedCheckpointError(
+            f"Records in flight on edge {edge.id} are encoded by a type, but the program leaves it untyped."
+        )
     if flags & PICKLED and not pickles.reads(edge.type):
         typed = "leaves it untyped" if edge.type is None else f"types it as {edge.type}"
         raise RestoreError(
             f"The checkpoint holds pickled records on edge {edge.id}, and the program {typed}. They are not loaded. "
-            f"{NO_PICKLED_RECORDS}"
+            f"{pickle_refusal(edge.type)}"
         )
 
 

@@ -271,7 +271,8 @@ class Task:
             attempt=deployment.attempt,
             send=self._send,
             copies=self._copies,
-            unpickled_edges=_unpickled_edges(deployment),
+            edges=deployment.plan.graph.edges,
+            pickles=deployment.pickles,
         )
         self._snapshots.known_shared = shared_files(deploy)
         self._open(subtasks, deploy)
@@ -523,9 +524,3 @@ def _facts_of(error: BaseException) -> dict[str, str | int] | None:
 
 def _path_or_none(text: str) -> Path | None:
     return Path(text) if text else None
-
-
-def _unpickled_edges(deployment: LevelDeployment) -> frozenset[int]:
-    if deployment.pickles.written:
-        return frozenset()
-    return frozenset(edge.id for edge in deployment.plan.graph.edges if edge.type is None)

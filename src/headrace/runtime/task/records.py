@@ -2,6 +2,7 @@
 
     payload:  OBJECTS   body of (keys | None, values, timestamps | None)
               COLUMNS   key_size u32 | body of the keys | Arrow record batch (without schema)
+              TYPED     OBJECTS of which each value is bytes in the codec of the edge's type; in checkpoints only
 
 `body` is marshal for plain Python values, which is exact about their types and several times faster than anything
 else, or pickle where only pickle can; the flag says which. Marshal turns whatever else offers its memory (a
@@ -26,6 +27,7 @@ import pyarrow as pa
 
 from headrace.operators.base import Block, ColumnBlock
 from headrace.plan.graph import Edge, Hash, KeySpec
+from headrace.state.codecs import Codec, codec_for
 from headrace.state.keys import stored_form
 from headrace.state.plain_values import decode_plain
 from headrace.types.columns import batch_to_columns, batch_to_values, rows_to_batch, schema_of
@@ -44,6 +46,8 @@ TIMED: Final = 8
 """COLUMNS with one more column, the timestamps."""
 PLAIN: Final = 16
 """The body is in the safe plain encoding: a cell that comes from a checkpoint."""
+TYPED: Final = 32
+"""PLAIN, and each value is bytes in the codec of the edge's type: objects that the plain encoding does not know."""
 
 _KEY_SIZE = struct.Struct("<I")
 _TIMESTAMPS = "_ts"
@@ -159,10 +163,21 @@ class EdgeCodec:
                 keys = self._keys_from(columns)
             return Block(self._rows(columns), keys, None if times is None else times.to_numpy().tolist())
         keys, values, timestamps = unpack(flags, payload)
-        if flags & ROWS:
+        if flags & TYPED:
+            values = list(map(self._stored().decode, values))
+        elif flags & ROWS:
             assert self._make is not None
             values = list(map(self._make, values))
         return Block(values, keys, timestamps)
+
+    def stored(self, flags: int, values: list[Any]) -> list[bytes]:
+        """Values of an OBJECTS payload for a checkpoint (TYPED). `TypeMismatchError` if one does not fit the type."""
+        rows = map(self._make, values) if flags & ROWS and self._make is not None else values
+        return list(map(self._stored().encode, rows))
+
+    def _stored(self) -> Codec:
+        assert self._type is not None
+        return codec_for(self._type)
 
     def decode_undivided(self, flags: int, payload: memoryview) -> Block:
         """The same for an operator that takes columns: those of a cell that has them are left as they are."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -17,9 +17,11 @@ from headrace.checkpoint.storage.base import CheckpointStorage, FileStore, stora
 from headrace.checkpoint.storage.paths import WriterScope
 from headrace.errors import CheckpointError, CheckpointFailure, StorageError
 from headrace.operators.base import SubtaskWork
+from headrace.plan.graph import Edge
 from headrace.runtime.control.messages import Acknowledge, Decline, Message
 from headrace.runtime.task.in_flight import edges_with_records, frames
 from headrace.runtime.task.spill import Queued
+from headrace.state.object_batches import UNTYPED_PICKLES, RecordPickles
 
 
 @dataclass(slots=True)
@@ -50,13 +52,15 @@ class SnapshotWriter:
         attempt: int,
         send: Callable[[Message], None],
         copies: LocalCopies | None = None,
-        unpickled_edges: frozenset[int] = frozenset(),
+        edges: Iterable[Edge] = (),
+        pickles: RecordPickles = UNTYPED_PICKLES,
     ) -> None:
         """`copies`: where files of checkpoints are kept on this host too, for a restart; None: nowhere.
 
-        `unpickled_edges`: those on which the program allows no pickled records in a checkpoint.
+        `edges`: all of the program, for the records in flight on them.
         """
-        self._unpickled_edges = unpickled_edges
+        self._edges = {edge.id: edge for edge in edges}
+        self._pickles = pickles
         self._level = level
         self._slot = slot
         self._storage = storage
@@ -130,7 +134,7 @@ class SnapshotWriter:
             channels = None
             if snapshot.logged:
                 cells = store.write(
-                    f"channels-{self._level}-{self._slot}", frames(snapshot.logged, self._unpickled_edges)
+                    f"channels-{self._level}-{self._slot}", frames(snapshot.logged, self._edges, self._pickles)
                 )
                 channels = ChannelSnapshot(
                     self._level, self._slot, cells, len(snapshot.logged), edges_with_records(snapshot.logged)

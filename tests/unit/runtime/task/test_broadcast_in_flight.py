@@ -32,7 +32,7 @@ def test_each_subtask_gets_back_the_copy_that_was_on_its_way_to_it() -> None:
         (1, cell(edge, ["c"], Address(3, 1, 2))),
         (0, cell(edge, ["b"], Address(3, 0, 2))),
     ]
-    kept = list(read_frames(b"".join(frames(cells)), "channel state"))
+    kept = list(read_frames(b"".join(frames(cells, {3: edge})), "channel state"))
     found = [
         [
             v

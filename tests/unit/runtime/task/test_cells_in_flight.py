@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -22,12 +23,18 @@ from headrace.runtime.task.cells import (
     watermark_cell,
 )
 from headrace.runtime.task.in_flight import Inlet, admit, frames, read_frames, restored_cells
-from headrace.runtime.task.records import COLUMNS, COLUMNS_FROM, PICKLED, PLAIN, EdgeCodec
+from headrace.runtime.task.records import COLUMNS, COLUMNS_FROM, PICKLED, PLAIN, TYPED, EdgeCodec
 from headrace.state.keys import stored_form
-from headrace.types.information import Types
+from headrace.types.information import Types, type_of
 from headrace.types.rows import Row
 
 HERE = Address(3, 1, 0)
+
+
+@dataclass
+class Reading:
+    sensor: str
+    value: float
 
 
 class Opaque:
@@ -39,22 +46,51 @@ def cell_of(edge: Edge, values: list[Any], keys: list[Any] | None = None, at: Ad
     return b"".join((records_header(at, flags, 77, len(values)), *parts))
 
 
-def sealed(data: bytes) -> bytes:
-    ((channel, back),) = read_frames(b"".join(frames([(1, data)])), "channel state")
+def sealed(data: bytes, edge: Edge | None = None) -> bytes:
+    edges = {HERE.edge: edge_of() if edge is None else edge}
+    ((channel, back),) = read_frames(b"".join(frames([(1, data)], edges)), "channel state")
     assert channel == 1
     return back
 
 
 def test_frames_keep_channels_and_order() -> None:
     cells = [(2, end_cell(HERE)), (-1, watermark_cell(HERE, 5)), (0, end_cell(HERE))]
-    assert list(read_frames(b"".join(frames(cells)), "x")) == cells
+    assert list(read_frames(b"".join(frames(cells, {})), "x")) == cells
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9])
 def test_a_file_that_ends_early_is_damaged_not_read(cut: int) -> None:
-    whole = b"".join(frames([(0, end_cell(HERE)), (1, end_cell(HERE))]))
+    whole = b"".join(frames([(0, end_cell(HERE)), (1, end_cell(HERE))], {}))
     with pytest.raises(DamagedCheckpointError, match=r"channel state of task 1\.2"):
         list(read_frames(whole[:-cut], "channel state of task 1.2"))
+
+
+@pytest.mark.parametrize(
+    ("type_info", "value"),
+    [
+        (Types.LIST(type_of(Reading)), [Reading("a", 1.5), Reading("b", 2.5)]),
+        (Types.TUPLE([Types.STRING(), type_of(Reading)]), ("x", Reading("a", 1.5))),
+        (Types.MAP(Types.STRING(), type_of(Reading)), {"x": Reading("a", 1.5)}),
+    ],
+    ids=["list", "tuple", "map"],
+)
+@pytest.mark.parametrize("dealt", [False, True], ids=["same subtask", "dealt out again"])
+def test_objects_inside_a_typed_record_come_back_without_pickle(type_info: Any, value: Any, dealt: bool) -> None:
+    edge = edge_of(type_info)
+    back = sealed(cell_of(edge, [value, value]), edge)
+    assert read_records_header(back)[1] == PLAIN | TYPED
+    assert sealed(back, edge) == back, "a cell that comes from a checkpoint may go into the next"
+
+    restored = restored_cells([(0, back)], [RestoredEdge(3, 3, dealt)], {3: Inlet(edge, (0,), 1, 128)})
+    found = [v for _, data in restored for v in block_of(EdgeCodec(edge), data).values]
+    assert found == [value, value]
+
+
+def test_records_encoded_by_a_type_are_refused_where_the_program_has_none() -> None:
+    edge = edge_of(Types.LIST(type_of(Reading)))
+    back = sealed(cell_of(edge, [[Reading("a", 1.5)]]), edge)
+    with pytest.raises(DamagedCheckpointError, match="leaves it untyped"):
+        admit(back, edge_of())
 
 
 def test_a_length_that_promises_too_much_is_not_believed() -> None:
