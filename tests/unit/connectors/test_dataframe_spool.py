@@ -20,7 +20,7 @@ from headrace.connectors.dataframe.enumerator import decode_state
 from headrace.connectors.dataframe.parts import PartWriter
 from headrace.connectors.dataframe.schema import row_type_of_spark
 from headrace.connectors.dataframe.source import DataFrameSource
-from headrace.connectors.dataframe.spool import Manifest, Spool, SpoolFile
+from headrace.connectors.dataframe.spool import DamagedSpoolError, Manifest, Spool, SpoolFile
 from headrace.connectors.source import Boundedness
 from headrace.errors import ConfigurationError, JobDefinitionError, RecordError, RestoreError
 from headrace.testing import JobHarness
@@ -433,3 +433,83 @@ def test_time_goes_on_though_files_are_shorter_than_the_interval_of_watermarks(s
         job.run()
         job.checkpoint()
         assert [row.id for row in job.results] == [sum(range(10))]
+
+
+# One file is lost or damaged
+
+
+def damaged(path: Path, how: str, other: Path) -> None:
+    data = path.read_bytes()
+    match how:
+        case "deleted":
+            path.unlink()
+        case "emptied":
+            path.write_bytes(b"")
+        case "halved":
+            path.write_bytes(data[: len(data) // 2])
+        case "swapped":
+            path.write_bytes(other.read_bytes())
+            other.write_bytes(data)
+        case "one bit flipped":
+            flipped = bytearray(data)
+            flipped[len(data) // 2] ^= 1
+            path.write_bytes(flipped)
+
+
+@pytest.mark.parametrize("batch", [1, 2], ids=["the next one", "a later one"])
+@pytest.mark.parametrize("how", ["deleted", "emptied", "halved", "swapped", "one bit flipped"])
+def test_a_lost_or_damaged_manifest_is_refused_by_name_and_for_good(
+    spool: Spool, tmp_path: Path, how: str, batch: int
+) -> None:
+    publish(spool, 0, [orders(0, 3)])
+    before = SourceDriver(orders_source(spool))
+    before.run()
+    snapshot = before.snapshot()
+    for n in range(1, 4):
+        publish(spool, n, [orders(3 * n, 3)])
+    names = [tmp_path / "spool" / f"batch-{n:010d}" for n in range(4)]
+    damaged(names[batch], how, names[3])
+
+    with pytest.raises(RestoreError, match=rf"batch-000000000{batch}|needs batch {batch}") as refused:
+        SourceDriver(orders_source(spool), restored=snapshot).run()
+    assert not refused.value.retryable
+
+
+def test_a_manifest_that_is_lost_while_the_job_runs_does_not_make_it_wait_for_good(
+    spool: Spool, tmp_path: Path
+) -> None:
+    publish(spool, 0, [orders(0, 3)])
+    driver = SourceDriver(orders_source(spool))
+    publish(spool, 1, [orders(3, 3)])
+    (tmp_path / "spool" / "batch-0000000001").unlink()
+    driver.discover()
+    publish(spool, 2, [orders(6, 3)])
+    driver.discover()
+
+    with pytest.raises(DamagedSpoolError, match="batch-0000000001 is damaged: it is missing, although batch 2"):
+        driver.discover()
+
+
+@pytest.mark.parametrize("how", ["emptied", "halved", "one bit flipped"])
+@pytest.mark.parametrize("name", ["_end", "_query", "_elsewhere", "pin-savepoint"])
+def test_a_damaged_small_file_of_a_spool_is_refused_by_name(spool: Spool, tmp_path: Path, name: str, how: str) -> None:
+    spool.query("a-query")
+    spool.end(1)
+    spool.point_to("file:///somewhere")
+    spool.pin("savepoint", 0)
+    read = {"_end": spool.ended, "_query": lambda: spool.query("a-query"), "_elsewhere": spool.elsewhere}
+    damaged(tmp_path / "spool" / name, how, tmp_path)
+
+    with pytest.raises(DamagedSpoolError, match=name):
+        read.get(name, spool.pinned)()
+
+
+def test_files_of_a_spool_that_have_no_checksum_yet_are_read(spool: Spool) -> None:
+    files = tuple(store(spool, 0, [[orders(0, 3)]]))
+    old = {"batch": 0, "type": str(ORDERS), "files": files, "version": 1}
+    spool.storage.create_exclusive("batch-0000000000", msgspec.msgpack.encode(old))
+    spool.storage.create_exclusive("_end", b'{"batches": 1}')
+    driver = SourceDriver(orders_source(spool))
+    driver.run()
+    assert ids(driver) == [0, 1, 2]
+    assert driver.ended

@@ -55,6 +55,8 @@ class SpoolEnumerator(SplitEnumerator[SpoolSplit]):
         self._next = 0 if state is None else state.next_batch
         self._waiting: deque[SpoolSplit] = deque(() if state is None else state.waiting)
         self._ended = False
+        self._gap: int | None = None
+        """A batch without a manifest, although the one after it has one, as the last look found."""
         self._asking: list[int] = []
 
     def start(self) -> None:
@@ -65,6 +67,7 @@ class SpoolEnumerator(SplitEnumerator[SpoolSplit]):
                 f"The job needs batch {needed} of the spool {self._spool.location}, which begins with batch {known[0]}:"
                 " its files were removed. Restore a newer checkpoint, or begin anew under another job name."
             )
+        self._spool.require_unbroken(needed)
         self._tell()
         self.discover()
 
@@ -82,11 +85,20 @@ class SpoolEnumerator(SplitEnumerator[SpoolSplit]):
                 SpoolSplit(manifest.batch, part, found.file.size) for part, found in enumerate(manifest.files)
             ]
             self._next += 1
+        self._look_for_a_gap()
         self._ended = end is not None and self._next >= end
         self._tell()
         asking, self._asking = self._asking, []
         for subtask in asking:
             self.handle_split_request(subtask)
+
+    def _look_for_a_gap(self) -> None:
+        """Without the manifest that comes next the job would wait for good. A gap counts when two looks have seen it:
+        both batches may have been published since the first."""
+        gap = self._next if self._spool.has(self._next + 1) else None
+        if gap is not None and gap == self._gap:
+            self._spool.require_unbroken(gap)
+        self._gap = gap
 
     def handle_split_request(self, subtask: int) -> None:
         if self._waiting:

@@ -1,13 +1,14 @@
 """What was handed over as DataFrames, written down beside the checkpoints.
 
     <job>/run-000001/handed-over/<hash of the sink's uid>
-        JSON, replaced after each call: [[history, attempt, checkpoint id], …], the newest last
+        JSON, replaced after each call: {"points": [[history, attempt, checkpoint id], …], "checksum": …},
+        the newest point last
 
 The numbers are those of the checkpoint that held the output: whichever attempt handed it over, it is the same output.
 An id alone would not tell: a job that goes on in another directory counts from 1 there, and one that begins from a
 savepoint may count the savepoint's own number again. Taken for handed over, such output would be lost.
 
-A file that holds a plain number is of version 0.1.0: ids up to it were handed over.
+Of version 0.1.0 are files without a checksum: the list alone, or a plain number, up to which ids were handed over.
 """
 
 from __future__ import annotations
@@ -17,13 +18,20 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.checkpoint.control_files import DamagedRecordError, decode_record, encode_record
 from headrace.checkpoint.handles import HistoryPoint
 from headrace.checkpoint.storage.base import CheckpointStorage, MissingFileError
-from headrace.errors import StorageError
+from headrace.errors import DamagedCheckpointError, StorageError, permanent
 
 _DEPTH = 3  # slashes in the path of a note
 NOTES_KEPT = 100
 """Of one sink and run, and the last of as many attempts. The newest alone decides whether a start is refused."""
+
+
+class DamagedNotesError(DamagedCheckpointError, StorageError):
+    """Nobody knows what was handed over."""
+
+    recovery = permanent("no attempt mends a file; a person can put it back, or remove it")
 
 
 class HandOverNotes:
@@ -56,7 +64,7 @@ class HandOverNotes:
         """The function has returned. After a `StorageError` this process knows it all the same."""
         path = _path(job_id, uid, run)
         self._known[self._storage.location, path] = notes = self._notes(self._storage, path).with_newest(point)
-        self._storage.replace(path, msgspec.json.encode(notes.points))
+        self._storage.replace(path, encode_record({"points": [list(point) for point in notes.points]}))
 
     def since(self, job_id: str, uid: str, point: HistoryPoint) -> list[HistoryPoint]:
         """What was handed over in that history after that moment, in any run; the newest last."""
@@ -103,9 +111,10 @@ def _read(storage: CheckpointStorage, path: str) -> _Notes:
     except MissingFileError:
         return _Notes()
     try:
-        found = msgspec.json.decode(data, type=int | tuple[HistoryPoint, ...])
-    except msgspec.DecodeError as error:
-        raise StorageError(
+        plain = decode_record(data, ())["points"] if data.startswith(b"{") else msgspec.json.decode(data)
+        found = msgspec.convert(plain, int | tuple[HistoryPoint, ...])
+    except (msgspec.MsgspecError, DamagedRecordError, KeyError) as error:
+        raise DamagedNotesError(
             f"{storage.location}/{path} does not say what was handed over: {error}. Restore it from a copy; or remove "
             "it, and the output of the checkpoint that is restored is handed over once more."
         ) from error

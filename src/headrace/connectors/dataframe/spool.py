@@ -11,27 +11,37 @@
 
 A batch whose manifest exists is never written again, so it does not matter whether the query would give the same rows
 twice. Readers see what manifests name and nothing else. A manifest that is removed was the reader's last need of it:
-the newest stays, because Spark may ask once more for the last batch it ran.
+the newest stays, because Spark may ask once more for the last batch it ran. So there is no gap in the numbers of
+manifests: one that is missing between others was lost.
+
+Manifests and JSON files carry a checksum of themselves; those of version 0.1.0 have none and are read all the same.
 """
 
 from __future__ import annotations
 
 import copy
-import json
+import hashlib
 from typing import Any
 
 import msgspec
 
+from headrace.checkpoint.control_files import DamagedRecordError, decode_record, encode_record
 from headrace.checkpoint.handles import StateFile
 from headrace.checkpoint.publication import publish_exclusively
 from headrace.checkpoint.storage.base import AlreadyExistsError, CheckpointStorage, MissingFileError, storage_for
-from headrace.errors import StorageError
+from headrace.errors import DamagedCheckpointError, StorageError, permanent
 
 _BATCH = "batch-"
 _PIN = "pin-"
 _END = "_end"
 _QUERY = "_query"
 _ELSEWHERE = "_elsewhere"
+
+
+class DamagedSpoolError(DamagedCheckpointError, StorageError):
+    """A file of the spool is not as it was written, or a batch in the middle has lost its manifest."""
+
+    recovery = permanent("no attempt mends a file; a person can put it back")
 
 
 class SpoolFile(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +60,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """The row type in text form, so that a program with other columns is refused."""
     files: tuple[SpoolFile, ...]
     version: int = 1
+    checksum: str = ""
+    """The first 16 hex digits of sha256 over the manifest with this field empty."""
 
 
 class Spool:
@@ -81,7 +93,8 @@ class Spool:
     def publish(self, manifest: Manifest) -> bool:
         """Make these files the batch; False if the batch has files already, which stay the ones that count."""
         try:
-            publish_exclusively(self.storage, _name(manifest.batch), msgspec.msgpack.encode(manifest))
+            sealed = msgspec.structs.replace(manifest, checksum=_checksum(manifest))
+            publish_exclusively(self.storage, _name(manifest.batch), msgspec.msgpack.encode(sealed))
         except AlreadyExistsError:
             return False
         return True
@@ -111,14 +124,26 @@ class Spool:
         except MissingFileError:
             return None
         try:
-            return msgspec.msgpack.decode(data, type=Manifest)
+            manifest = msgspec.msgpack.decode(data, type=Manifest)
         except msgspec.DecodeError as error:
-            raise StorageError(f"{self.location}/{_name(batch)} is no manifest of a spool: {error}.") from error
+            raise self._damaged(_name(batch), f"it is no manifest ({error})") from error
+        if manifest.checksum not in ("", _checksum(manifest)):
+            raise self._damaged(_name(batch), "its checksum does not match")
+        if manifest.batch != batch:
+            raise self._damaged(_name(batch), f"it is the manifest of batch {manifest.batch}")
+        return manifest
 
     def batches(self) -> list[int]:
         """Numbers of all batches that have a manifest."""
         names = (name.removeprefix(_BATCH) for name in self.storage.list(_BATCH))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
+
+    def require_unbroken(self, first: int) -> None:
+        """`DamagedSpoolError` if a batch from `first` on has no manifest, although a later one has."""
+        known = self.batches()
+        for batch in range(first, known[-1] if known else first):
+            if batch not in known:
+                raise self._damaged(_name(batch), f"it is missing, although batch {known[-1]} is there")
 
     def ended(self) -> int | None:
         """How many batches there are in all; None while more may come."""
@@ -137,7 +162,7 @@ class Spool:
             return None
 
     def point_to(self, location: str) -> None:
-        self.storage.replace(_ELSEWHERE, _encode({"location": location}))
+        self.storage.replace(_ELSEWHERE, encode_record({"location": location}))
 
     # Removal
 
@@ -167,7 +192,7 @@ class Spool:
 
     def _create(self, name: str, record: dict[str, Any]) -> None:
         try:
-            self.storage.create_exclusive(name, _encode(record))
+            self.storage.create_exclusive(name, encode_record(record))
         except AlreadyExistsError:
             return
 
@@ -181,14 +206,14 @@ class Spool:
         """A field of one of the small JSON files."""
         data = self.storage.read(name)
         try:
-            return json.loads(data)[field]
-        except (ValueError, LookupError, TypeError) as error:
+            return decode_record(data, (field,))[field]
+        except (DamagedRecordError, KeyError) as error:
             raise self._damaged(name, error) from error
 
-    def _damaged(self, name: str, reason: object) -> StorageError:
-        return StorageError(
-            f"{self.location}/{name} is damaged: {reason}. Restore the spool from a copy, or begin anew under another "
-            "job name."
+    def _damaged(self, name: str, reason: object) -> DamagedSpoolError:
+        return DamagedSpoolError(
+            f"{self.location}/{name} is damaged: {reason}. Restore the spool from a copy, or start the job under "
+            "another name."
         )
 
 
@@ -196,5 +221,6 @@ def _name(batch: int) -> str:
     return f"{_BATCH}{batch:010d}"
 
 
-def _encode(record: dict[str, Any]) -> bytes:
-    return json.dumps(record, sort_keys=True).encode()
+def _checksum(manifest: Manifest) -> str:
+    plain = msgspec.msgpack.encode(msgspec.structs.replace(manifest, checksum=""))
+    return hashlib.sha256(plain).hexdigest()[:16]

@@ -15,7 +15,7 @@ from headrace.checkpoint.job_directory import JobDirectory
 from headrace.checkpoint.location import OpenedCheckpoint
 from headrace.checkpoint.metadata.model import CheckpointMetadata, OperatorRecord
 from headrace.checkpoint.storage.filesystem import FileSystemCheckpointStorage
-from headrace.connectors.dataframe.notes import NOTES_KEPT, HandOverNotes
+from headrace.connectors.dataframe.notes import NOTES_KEPT, DamagedNotesError, HandOverNotes
 from headrace.connectors.dataframe.sink import OutputReader
 from headrace.connectors.sink import WriterContext
 from headrace.errors import CommitFailedError, CommittedOutputError, FencedError, StorageError, UserFunctionError
@@ -320,6 +320,32 @@ def test_notes_stay_small_and_keep_the_last_of_every_attempt() -> None:
     for attempt in range(11, 11 + 3 * NOTES_KEPT):
         notes.add("job", "out", 1, HistoryPoint("own", attempt, attempt))
     assert len(HandOverNotes(storage).since("job", "out", HistoryPoint("own", 1, 1))) == 2 * NOTES_KEPT
+
+
+@pytest.mark.parametrize("how", ["emptied", "halved", "one bit flipped"])
+def test_damaged_notes_are_refused_and_no_attempt_is_made_again(how: str) -> None:
+    storage = JobManagerCheckpointStorage()
+    HandOverNotes(storage).add("job", "out", 1, HistoryPoint("own", 1, 5))
+    (path,) = storage.list("job/run-000001/handed-over/")
+    data = bytearray(storage.read(path))
+    data[len(data) // 2] ^= 1
+    cut = {"emptied": 0, "halved": len(data) // 2}
+    storage.replace(path, bytes(storage.read(path)[: cut[how]]) if how in cut else bytes(data))
+
+    with pytest.raises(DamagedNotesError, match="does not say what was handed over") as refused:
+        HandOverNotes(storage).knows("job", "out", 1, HistoryPoint("own", 1, 5))
+    assert not refused.value.retryable
+
+
+@pytest.mark.parametrize("old", [b'[["own", 1, 5]]', b"5"], ids=["a list", "a number"])
+def test_notes_without_a_checksum_are_read(old: bytes) -> None:
+    storage = JobManagerCheckpointStorage()
+    notes = HandOverNotes(storage)
+    notes.add("job", "out", 1, HistoryPoint("own", 1, 5))
+    (path,) = storage.list("job/run-000001/handed-over/")
+    storage.replace(path, old)
+    assert HandOverNotes(storage).knows("job", "out", 1, HistoryPoint("own", 1, 5))
+    assert not HandOverNotes(storage).knows("job", "out", 1, HistoryPoint("own", 1, 6))
 
 
 def test_a_driver_paused_in_the_function_does_not_replace_the_notes_of_its_successor(job: Job, tmp_path: Path) -> None:
