@@ -151,6 +151,7 @@ def hold() -> Iterator[threading.Event]:
     [
         ("list", "/run-", "claiming an attempt"),
         ("create", "attempt-", "claiming an attempt"),
+        ("read", "restored-", "claiming an attempt"),
         ("create", "restored-", "recording what is restored"),
     ],
 )
