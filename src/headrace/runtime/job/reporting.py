@@ -90,7 +90,8 @@ class BoardReporter:
         else:
             last = f"Checkpoint {checkpoint_id} failed: {reason}"
             self._board.update(checkpoints_failed=failed, tolerated_failures=in_a_row, last_failure=last)
-        self._board.event("checkpoint-failed", checkpoint_id=checkpoint_id, reason=reason)
+        # `reason` is one of a closed list, for programs; `detail` is for people.
+        self._board.event("checkpoint-failed", checkpoint_id=checkpoint_id, reason=failure.value, detail=detail)
 
     def savepoint_completed(self, order: SavepointOrder, metadata: CheckpointMetadata, duration_ms: int) -> None:
         completed = self._board.report.savepoints_completed + 1

@@ -70,7 +70,8 @@ def event_text(event: JobEvent, report: StatusReport, settings: JobSettings) -> 
             left = f" {detail['left']}" if detail["left"] else ""
             return f"{job} ended while it was {detail['step']}, which did not end in time and was abandoned.{left}"
         case "checkpoint-failed":
-            return f"{job}: checkpoint {detail['checkpoint_id']} given up: {detail['reason']}"
+            cause = f": {detail['detail']}" if detail["detail"] not in ("", detail["reason"]) else ""
+            return f"{job}: checkpoint {detail['checkpoint_id']} failed: {detail['reason']}{cause}"
         case "checkpoint-declined":
             return f"{job}: a task declined checkpoint {detail['checkpoint_id']}: {detail['reason']}"
         case "savepoint":

@@ -6,8 +6,10 @@ import pytest
 
 from headrace.clocks import SYSTEM_CLOCKS
 from headrace.errors import CheckpointFailure
+from headrace.plan.settings import JobSettings
 from headrace.runtime.job.reporting import BoardReporter
 from headrace.runtime.job.status import JobEvent, StatusBoard, StatusReport
+from headrace.runtime.job.status_text import event_text
 
 DETAIL = "task 1.0: [Errno 28] No space left on device"
 
@@ -23,8 +25,10 @@ def test_a_tolerated_failure_names_its_cause_in_log_and_status(board: StatusBoar
     reporter = BoardReporter(board, 1, "file:///c", None, SYSTEM_CLOCKS)
     reporter.checkpoint_failed(7, CheckpointFailure.STORAGE, DETAIL, 2)
     assert [(event.kind, event.detail) for event in told] == [
-        ("checkpoint-failed", {"checkpoint_id": 7, "reason": f"storage failed: {DETAIL}"})
+        ("checkpoint-failed", {"checkpoint_id": 7, "reason": "storage failed", "detail": DETAIL})
     ]
+    line = event_text(told[0], board.report, JobSettings("job", "job"))
+    assert line.endswith(f"checkpoint 7 failed: storage failed: {DETAIL}")
     assert board.report.last_failure == f"Checkpoint 7 failed: storage failed: {DETAIL}"
     assert (board.report.checkpoints_failed, board.report.tolerated_failures) == (1, 2)
 
