@@ -113,6 +113,12 @@ def _whole(bits: int) -> _Wire:
     return _Wire(int, int, test=test, element_kinds=frozenset({int}), element_range=(low, high))
 
 
+def _plain_instant(value: dt.datetime) -> dt.datetime:
+    """The same moment as a datetime of Python's own class: msgspec writes no other, such as PyFlink's Instant."""
+    moment = value.astimezone(dt.UTC)
+    return moment if type(moment) is dt.datetime else dt.datetime.combine(moment.date(), moment.timetz())
+
+
 _BASIC: Final[dict[str, _Wire]] = {
     # str.__str__ and its like give the plain value of a subclass, which msgspec may write in its own way.
     "STRING": _Wire(str, str.__str__, test="type({v}) is str", element_kinds=frozenset({str, type(None)})),
@@ -126,7 +132,7 @@ _BASIC: Final[dict[str, _Wire]] = {
     "CHAR": _Wire(str, str.__str__, test="type({v}) is str and len({v}) == 1"),
     "BIG_INT": _Wire(bytes, big_int, lambda b: int.from_bytes(b, "big", signed=True)),
     "BIG_DEC": _Wire(str, str, restored_decimal),
-    "INSTANT": _Wire(dt.datetime, lambda v: v.astimezone(dt.UTC)),
+    "INSTANT": _Wire(dt.datetime, _plain_instant),
     "SQL_DATE": _Wire(str, dt.date.isoformat, dt.date.fromisoformat),
     "SQL_TIME": _Wire(str, dt.time.isoformat, dt.time.fromisoformat),
     "SQL_TIMESTAMP": _Wire(str, dt.datetime.isoformat, dt.datetime.fromisoformat),

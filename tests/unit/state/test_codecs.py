@@ -278,6 +278,15 @@ def test_numbers_of_other_classes_are_stored_as_the_declared_type():
     assert same(through(Types.LONG(), Colour.RED), 1)
 
 
+def test_a_moment_of_a_class_of_its_own_is_stored_as_a_datetime():
+    class Moment(dt.datetime):
+        def astimezone(self, tz=None):
+            return self
+
+    moment = Moment(2024, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
+    assert same(through(Types.INSTANT(), moment), dt.datetime(2024, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC))
+
+
 @pytest.mark.parametrize(
     ("t", "value"),
     [
