@@ -28,6 +28,8 @@ OF_SAVEPOINTS = {"savepoint_written", "savepoint_published"}
 """Hit only where somebody asks for one; `test_savepoints.py` has their crashes."""
 OF_DATAFRAMES = {"spool_stored", "spool_published", "before_hand_over", "output_handed_over"}
 """Hit only where Spark feeds a job or takes its output; `test_dataframe_jobs.py` and `test_dataframe_processes.py`."""
+OF_KAFKA = {"sink_recovery"}
+"""Hit only in the recovery of a Kafka sink; `connectors/kafka/test_paused_processes.py` pauses processes at each."""
 
 
 def doing(action: str, faults: tuple[str, ...]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ledger import Ledger, LedgerSink, ledger_stream
-from sweep import IN_TASKS, IN_THE_DRIVER, OF_DATAFRAMES, OF_SAVEPOINTS, swapped
+from sweep import IN_TASKS, IN_THE_DRIVER, OF_DATAFRAMES, OF_KAFKA, OF_SAVEPOINTS, swapped
 
 from headrace import failpoints
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 def test_the_sweep_names_every_failpoint() -> None:
     swept = {fault.partition("=")[0] for fault in (*IN_TASKS, *IN_THE_DRIVER)}
-    assert swept | OF_SAVEPOINTS | OF_DATAFRAMES == failpoints.NAMES
+    assert swept | OF_SAVEPOINTS | OF_DATAFRAMES | OF_KAFKA == failpoints.NAMES
 
 
 def test_both_sweeps_together_exit_and_kill_at_every_failpoint_of_a_task() -> None:
