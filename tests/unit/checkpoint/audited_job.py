@@ -78,7 +78,8 @@ class FragileStorage(FileSystemCheckpointStorage):
         self._step()
 
     def read(self, path: str) -> bytes:
-        if self.lose_the_answer:
+        # The driver's look at its own attempt comes before, and is answered.
+        if self.lose_the_answer and path.endswith("_metadata"):
             raise StorageError(f"no answer about {path}")
         return super().read(path)
 

@@ -20,7 +20,7 @@ from headrace.checkpoint.verification import verify
 from headrace.errors import HeadraceError
 from headrace.runtime.coordinator.ports import Removal
 
-RECORD = re.compile(rf"{JOB}/run-000001/(?:attempt|restored)-\d{{6}}")
+RECORD = re.compile(rf"{JOB}/run-000001/(?:attempt-\d{{6}}|restored-\d{{6}}|published-\d{{6}}-(\d{{6}}))")
 
 
 def on_disk(root: Path) -> set[str]:
@@ -66,6 +66,8 @@ def audited(
     found = on_disk(root)
     halves = {half.relative_to(root).as_posix() for half in job.planted if half.exists()}
     assert found == named | {path for path in found if RECORD.fullmatch(path)} | halves
+    published = {int(match[1]) for path in found if (match := RECORD.fullmatch(path)) and match[1]}
+    assert published == set(ids), "a marker goes with its checkpoint"
     collect(place)
     found = on_disk(root)
     attempts = {path for path in found if RECORD.fullmatch(path)}
