@@ -20,6 +20,7 @@ from headrace import StreamExecutionEnvironment
 from headrace.errors import ConfigurationError
 from headrace.runtime.spark import pipelined
 from headrace.runtime.spark.errors import PreflightError, SparkSettingsError, UnsupportedSparkError
+from headrace.runtime.spark.jvm import SparkJvm
 from headrace.runtime.spark.preflight import preflight, require
 from headrace.runtime.spark.session import SparkHandle, obtain_session, settings_of
 from headrace.runtime.spark.settings import NETWORK_BUFFER_SIZE, SESSION_SETTINGS, STATIC_SETTINGS, spark_conf
@@ -155,6 +156,19 @@ def test_an_application_whose_jvm_died_is_named_and_replaced_once_for_all_its_jo
     for handle in handles:
         handle.stop()
     assert SparkContext._active_spark_context is None
+
+
+def test_a_jvm_that_goes_down_while_its_application_is_stopped_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = obtain_session(None, 1, 1, "first", None)
+    kill_jvm()
+    # A JVM closes its gateway a moment before its process is gone.
+    monkeypatch.setattr(SparkJvm, "death", lambda self: None)
+    handle.stop()
+    monkeypatch.undo()
+    assert SparkContext._active_spark_context is None
+    again = obtain_session(None, 1, 1, "second", None)
+    assert again.session.range(3).count() == 3
+    again.stop()
 
 
 def test_a_jvm_that_dies_between_two_jobs_is_replaced_for_the_next() -> None:

@@ -7,6 +7,7 @@ process starts in it at once, if it is large enough.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import site
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from py4j.protocol import Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
@@ -174,10 +176,12 @@ class SparkHandle:
     def _end_application(self) -> None:
         if self._jvm.death() is None:
             accumulator = self.context._javaAccumulator
-            self.user_session.stop()
-            release(SparkContext._jvm, accumulator)
-        else:
-            self._jvm.forget(self.context)
+            # The JVM may be going down by itself: SIGTERM goes to all processes of a service that is stopped.
+            with contextlib.suppress(Py4JNetworkError, OSError):
+                self.user_session.stop()
+                release(SparkContext._jvm, accumulator)
+                return
+        self._jvm.forget(self.context)
 
 
 def obtain_session(
