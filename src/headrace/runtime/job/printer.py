@@ -82,7 +82,9 @@ class Printer:
 
     @property
     def _blocked(self) -> bool:
-        return self._blocked_from is not None and time.monotonic() >= self._blocked_from
+        # Read once: the printer's thread sets it without the lock.
+        blocked_from = self._blocked_from
+        return blocked_from is not None and time.monotonic() >= blocked_from
 
     # -- the printer's thread
 

@@ -143,3 +143,11 @@ def test_a_blocked_terminal_does_not_delay_those_who_report(pipe: Pipe) -> None:
     told = [line.partition("lost attempt ")[2].partition(":")[0] for line in shown if "lost attempt" in line]
     assert told == [str(number) for number in range(1, 400)], "each event with the report of its time"
     assert 'job "alerts" running after' in shown[-1]
+
+
+def test_a_stream_that_goes_on_while_somebody_asks_whether_it_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The printer's thread may note that the stream accepts output again between any two looks at it."""
+    seen = iter([0.0, None, None])
+    printer = Printer(lambda: None)
+    monkeypatch.setattr(Printer, "_blocked_from", property(lambda self: next(seen)), raising=False)
+    assert printer._blocked
