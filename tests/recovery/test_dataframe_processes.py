@@ -68,8 +68,8 @@ def test_killed_right_behind_the_query_and_right_behind_the_writer_every_row_is_
     rows = [tuple(row.values()) for table in tables for row in table.to_pylist()]
     assert problems(rows) == []
     calls = Counter((tmp_path / "job" / "calls").read_text().split())
-    assert max(calls.values()) == 2, "the call whose end nobody saw was made again, under the same id"
-    assert sum(n - 1 for n in calls.values()) == 1
+    # The second kill always falls between a call and its note; the first does so by chance.
+    assert 1 <= sum(n - 1 for n in calls.values()) <= 2, "a call whose end nobody saw is made again, under the same id"
 
 
 def test_killed_at_every_step_rows_written_by_jdbc_are_in_postgresql_once(
